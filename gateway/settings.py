@@ -1,0 +1,208 @@
+"""Settings of the web side (web, worker, beat). The only place there that reads the environment.
+
+Every setting with a GRAFTHOUSE_ name or listed in README's table is an operator's knob; a test keeps
+the table complete. A value that cannot be is an error at start, never a silent default.
+"""
+
+import os
+import secrets
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dj_database_url
+from django.core.exceptions import ImproperlyConfigured
+
+ROOT_DIR = Path(__file__).resolve().parent.parent
+
+
+def env_bool(name: str, default: bool) -> bool:
+    value = os.environ.get(name, "true" if default else "false").lower()
+    if value not in {"true", "false", "1", "0"}:
+        raise ImproperlyConfigured(f"{name}: expected true or false, got {value!r}")
+    return value in {"true", "1"}
+
+
+def env_int(name: str, default: int) -> int:
+    value = os.environ.get(name, str(default))
+    if not value.isdecimal():
+        raise ImproperlyConfigured(f"{name}: expected a whole number, got {value!r}")
+    return int(value)
+
+
+def env_list(name: str, default: str = "") -> list[str]:
+    return [part.strip() for part in os.environ.get(name, default).split(",") if part.strip()]
+
+
+VAR_DIR = Path(os.environ.get("VAR_DIR", ROOT_DIR / "var")).resolve()
+PORT = env_int("PORT", 8000)
+DEBUG = env_bool("DEBUG", False)
+
+
+def secret_key() -> str:
+    """SECRET_KEY, or one made at first start and kept in VAR_DIR with mode 0600."""
+    if given := os.environ.get("SECRET_KEY"):
+        return given
+    path = VAR_DIR / "secret_key"
+    VAR_DIR.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(48))
+    except FileExistsError:
+        pass
+    return path.read_text()
+
+
+SECRET_KEY = secret_key()
+ALLOWED_HOSTS = env_list("ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]")
+CSRF_TRUSTED_ORIGINS = env_list("CSRF_TRUSTED_ORIGINS")
+CORS_ORIGINS = env_list("CORS_ORIGINS")
+SECURE_COOKIES = env_bool("SECURE_COOKIES", False)
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_COOKIES
+SESSION_COOKIE_AGE = int(timedelta(days=14).total_seconds())
+SECURE_CONTENT_TYPE_NOSNIFF = True
+X_FRAME_OPTIONS = "DENY"
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "drf_spectacular",
+    "channels",
+    "tenants",
+    "adapters",
+    "gateway",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "gateway.urls"
+ASGI_APPLICATION = "gateway.asgi.application"
+TEMPLATES: list[dict[str, Any]] = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+SQLITE_OPTIONS = {
+    # WAL alone still answers "database is locked" under several writers; IMMEDIATE does not.
+    "transaction_mode": "IMMEDIATE",
+    "timeout": 20,
+    "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL;",
+}
+DATABASE_URL = os.environ.get("DATABASE_URL", f"sqlite:///{VAR_DIR / 'grafthouse.sqlite3'}")
+DATABASES: dict[str, Any] = {"default": dj_database_url.parse(DATABASE_URL, conn_max_age=60)}
+if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
+    DATABASES["default"]["OPTIONS"] = SQLITE_OPTIONS
+
+AUTH_USER_MODEL = "tenants.User"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+TIME_ZONE = "UTC"
+USE_TZ = True
+USE_I18N = False
+
+# The built admin UI is served by whitenoise from the site root; Django's own assets below /static/.
+STATIC_URL = "/static/"
+STATIC_ROOT = VAR_DIR / "static"
+FRONTEND_DIR = ROOT_DIR / "frontend" / "dist"
+WHITENOISE_ROOT = FRONTEND_DIR if FRONTEND_DIR.is_dir() else None
+
+REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.core.RedisChannelLayer",
+        "CONFIG": {"hosts": [REDIS_URL], "capacity": 1000},
+    }
+}
+
+CELERY_BROKER_URL = REDIS_URL
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TIMEZONE = "UTC"
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# Above the longest task: kombu redelivers what is not acknowledged by then.
+CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 3600}
+CELERY_BEAT_SCHEDULE_FILENAME = str(VAR_DIR / "celerybeat-schedule")
+CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {
+    "reconcile-placement": {"task": "adapters.tasks.reconcile", "schedule": 2.0},
+    "requeue-stale-versions": {"task": "adapters.tasks.requeue_stale", "schedule": 10.0},
+    "settle-orphaned-usage": {"task": "tenants.tasks.settle_orphans", "schedule": 10.0},
+}
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "tenants.api.authentication.KeyAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_PAGINATION_CLASS": "rest_framework.pagination.LimitOffsetPagination",
+    "PAGE_SIZE": 50,
+    "EXCEPTION_HANDLER": "tenants.api.errors.exception_handler",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Grafthouse control plane",
+    "VERSION": "v1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "COMPONENT_SPLIT_REQUEST": True,
+}
+
+# The base model that every replica serves, and where a version's bytes live by digest.
+BASE_MODEL_PATH = Path(os.environ.get("MODEL", VAR_DIR / "models" / "smollm2-135m-instruct"))
+BASE_MODEL_NAME = os.environ.get("MODEL_NAME", BASE_MODEL_PATH.name.lower())
+ADAPTER_STORE_DIR = Path(os.environ.get("ADAPTER_STORE_DIR", VAR_DIR / "adapters"))
+REPLICA_URLS = env_list("REPLICA_URLS", "http://127.0.0.1:8100")
+NUM_REPLICAS_PER_ADAPTER = env_int("NUM_REPLICAS_PER_ADAPTER", 2)
+
+# The endpoint's own bounds. A request that names no max_tokens gets DEFAULT_MAX_TOKENS.
+DEFAULT_MAX_TOKENS = env_int("DEFAULT_MAX_TOKENS", 512)
+MAX_BODY_BYTES = env_int("MAX_BODY_BYTES", 4 * 2**20)
+UPSTREAM_CONNECT_TIMEOUT_S = 2
+UPSTREAM_IDLE_TIMEOUT_S = env_int("UPSTREAM_IDLE_TIMEOUT_S", 120)
+# A cached key or model pointer is at most this old even if its invalidation message is lost.
+CACHE_TTL_S = 1.0
+
+DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * 2**20
+FILE_UPLOAD_MAX_MEMORY_SIZE = 1 * 2**20
+MAX_UPLOAD_BYTES = env_int("MAX_UPLOAD_BYTES", 2 * 2**30)
+
+LOG_LEVEL = os.environ.get("LOG_LEVEL", "INFO")
+LOGGING: dict[str, Any] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
+}
