@@ -45,7 +45,9 @@ def imported_modules(path: Path) -> set[str]:
 def test_a_room_imports_only_what_it_may(room: str) -> None:
     for path in room_files(room):
         roots = {name.split(".")[0] for name in imported_modules(path)}
-        assert not roots & FORBIDDEN[room], f"{path.relative_to(ROOT_DIR)}: {roots & FORBIDDEN[room]}"
+        assert not roots & FORBIDDEN[room], (
+            f"{path.relative_to(ROOT_DIR)}: {roots & FORBIDDEN[room]}"
+        )
 
 
 def test_adapters_uses_only_the_torch_free_part_of_the_engine() -> None:
@@ -71,7 +73,9 @@ def test_the_web_side_loads_neither_torch_nor_triton() -> None:
         "import django, sys; django.setup(); import gateway.asgi, adapters.tasks, tenants.tasks;"
         "sys.exit(', '.join({'torch', 'triton', 'transformers'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT_DIR, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT_DIR, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 

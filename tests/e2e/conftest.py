@@ -1,0 +1,27 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from demo.base_model import ensure
+from tests.e2e.house import MODEL_DIR, House, Member, run_house
+
+
+@pytest.fixture(scope="session")
+def model_dir() -> Path:
+    return ensure(MODEL_DIR)
+
+
+@pytest.fixture(scope="session")
+def house(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    yield from run_house(tmp_path_factory.mktemp("house"))
+
+
+@pytest.fixture(scope="session")
+def acme(house: House) -> Member:
+    return house.sign_in(0)
+
+
+@pytest.fixture(scope="session")
+def globex(house: House) -> Member:
+    return house.sign_in(1)

@@ -1,0 +1,205 @@
+"""Upload, validate, activate, ask through the stock client, count, export: as a tenant does it."""
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import requests
+from safetensors.numpy import save_file
+
+from tests.e2e.house import ROOT_DIR, House, Member, wait_for
+from tests.e2e.oracle import Oracle
+
+pytestmark = [pytest.mark.demo, pytest.mark.slow]
+DEMO_ADAPTERS_DIR = ROOT_DIR / "demo" / "adapters"
+PROMPTS = (
+    "Hi, please send 12 units of desk lamps for order 55321 to Oslo. Thanks, Ann",
+    "I was charged twice for order 55321, please refund me.",
+    "What is the capital of France?",
+)
+MAX_TOKENS = 48
+
+
+def greedy(member: Member, model: str, prompt: str, **kwargs: Any) -> str:
+    answer = member.client().chat.completions.create(
+        model=model,
+        messages=[{"role": "user", "content": prompt}],
+        temperature=0,
+        max_tokens=MAX_TOKENS,
+        **kwargs,
+    )
+    return answer.choices[0].message.content or ""
+
+
+def streamed(member: Member, model: str, prompt: str) -> str:
+    stream = member.client().chat.completions.create(
+        model=model,
+        messages=[{"role": "user", "content": prompt}],
+        temperature=0,
+        max_tokens=MAX_TOKENS,
+        stream=True,
+    )
+    return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+
+
+@pytest.fixture(scope="session")
+def oracle(model_dir: Path) -> Oracle:
+    return Oracle(model_dir)
+
+
+def test_it_works(house: House, acme: Member, oracle: Oracle) -> None:
+    """A freshly uploaded adapter answers token for token as transformers + PEFT."""
+    folder = DEMO_ADAPTERS_DIR / house.demo["tenants"][1]["adapters"][0]
+    version = acme.upload("newcomer", folder)
+    assert version["state"] == "ready", version["report"]
+    assert len(version["digest"]) == 64
+    acme.activate("newcomer", version["number"])
+
+    expected = oracle.answer(PROMPTS, folder, MAX_TOKENS)
+    assert [greedy(acme, "newcomer", prompt) for prompt in PROMPTS] == expected
+    assert [streamed(acme, "newcomer", prompt) for prompt in PROMPTS] == expected
+
+
+def test_seeded_adapters_and_base_answer_as_the_oracle(
+    house: House, acme: Member, globex: Member, oracle: Oracle
+) -> None:
+    for member in (acme, globex):
+        for name in member.adapters:
+            expected = oracle.answer(PROMPTS, DEMO_ADAPTERS_DIR / name, MAX_TOKENS)
+            assert [greedy(member, name, prompt) for prompt in PROMPTS] == expected
+    base = acme.session.get(f"{house.url}/api/session", timeout=30).json()["base_model"]
+    expected = oracle.answer(PROMPTS, None, MAX_TOKENS)
+    assert [greedy(acme, base, prompt) for prompt in PROMPTS] == expected
+
+
+def test_the_answer_names_what_served(acme: Member) -> None:
+    name = acme.adapters[0]
+    active = acme.get(f"adapters/{name}/")["active_version"]
+    answer = acme.client().chat.completions.create(
+        model=name, messages=[{"role": "user", "content": "Hello"}], max_tokens=4
+    )
+    assert answer.model == f"{name}@{active['number']}"
+    assert answer.system_fingerprint == active["digest"]
+
+
+def test_usage_is_counted_once_and_exported(house: House, acme: Member) -> None:
+    name = acme.adapters[0]
+    answer = acme.client().chat.completions.with_raw_response.create(
+        model=name, messages=[{"role": "user", "content": "Order 7: 2 mugs to Rome, Ann"}]
+    )
+    usage, request_id = answer.parse().usage, answer.headers["x-request-id"]
+    assert usage is not None
+    assert int(answer.headers["x-ratelimit-limit-requests"]) > 0
+
+    def row() -> dict[str, Any] | None:
+        rows = acme.get("usage/?limit=200")["results"]
+        return next((r for r in rows if r["request_id"] == request_id and r["ended_at"]), None)
+
+    record = wait_for("the usage row", row, 10)
+    assert record["status"] == "finished"
+    assert record["prompt_tokens"] == usage.prompt_tokens
+    assert record["completion_tokens"] == usage.completion_tokens
+    assert Decimal(record["cost"]) > 0
+
+    text = acme.call("GET", "usage/export/?format=jsonl").text
+    exported = [json.loads(line) for line in text.splitlines()]
+    assert [r["completion_tokens"] for r in exported if r["request_id"] == request_id] == [
+        usage.completion_tokens
+    ]
+    table = list(csv.DictReader(io.StringIO(acme.call("GET", "usage/export/?format=csv").text)))
+    assert sum(r["request_id"] == request_id for r in table) == 1
+
+
+def test_a_zip_is_as_good(acme: Member, tmp_path: Path) -> None:
+    folder, path = DEMO_ADAPTERS_DIR / acme.adapters[0], tmp_path / "adapter.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            archive.write(folder / name, name)
+    acme.call("POST", "adapters/", json={"name": "zipped"}).raise_for_status()
+    answer = acme.call("POST", "adapters/zipped/versions/", files={"archive": path.open("rb")})
+    assert answer.status_code == 201, answer.text
+    version = acme.wait_for_version("zipped", answer.json()["number"], {"ready", "rejected"})
+    twin = acme.get(f"adapters/{acme.adapters[0]}/")["active_version"]
+    assert (version["state"], version["digest"]) == ("ready", twin["digest"])
+
+
+def test_a_bad_upload_is_refused_with_every_reason(acme: Member, tmp_path: Path) -> None:
+    folder = tmp_path / "bad"
+    shutil.copytree(DEMO_ADAPTERS_DIR / acme.adapters[0], folder)
+    tensors = load_file_as_float(folder / "adapter_model.safetensors")
+    names = sorted(tensors)
+    tensors[names[0]][0, 0] = float("nan")
+    del tensors[names[-1]]
+    save_file(tensors, folder / "adapter_model.safetensors")
+    version = acme.upload("broken", folder)
+    assert version["state"] == "rejected"
+    reasons = json.dumps(version["report"]["problems"])
+    assert names[0] in reasons
+    assert names[-1].rsplit(".lora_", 1)[0] in reasons
+    with pytest.raises(openai.NotFoundError) as caught:
+        greedy(acme, "broken", "Hello")
+    assert caught.value.code == "model_not_found"
+
+
+def load_file_as_float(path: Path) -> dict[str, Any]:
+    """float32 tensors of a bfloat16 file, by torch (numpy has no bfloat16)."""
+    from safetensors.torch import load_file as load_torch
+
+    return {name: tensor.float().numpy() for name, tensor in load_torch(path).items()}
+
+
+def test_bad_requests_are_answered_as_openai_answers(house: House, acme: Member) -> None:
+    client = acme.client(max_retries=0)
+    hello: Any = [{"role": "user", "content": "Hello"}]
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.chat.completions.create(model="nope", messages=hello)
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.AuthenticationError):
+        wrong = openai.OpenAI(base_url=f"{house.url}/v1", api_key="gh-wrong", max_retries=0)
+        wrong.chat.completions.create(model=acme.adapters[0], messages=hello)
+    with pytest.raises(openai.BadRequestError) as long:
+        text = [{"role": "user", "content": "word " * 9000}]
+        client.chat.completions.create(model=acme.adapters[0], messages=text)  # type: ignore[call-overload]
+    assert long.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError) as wrong_type:
+        client.chat.completions.create(model=acme.adapters[0], messages=hello, temperature="hot")  # type: ignore[call-overload]
+    assert wrong_type.value.param == "temperature"
+    headers = {"Authorization": f"Bearer {acme.api_key}"}
+    answer = requests.post(
+        f"{house.url}/v1/chat/completions", data=b'{"model":', headers=headers, timeout=30
+    )
+    assert answer.status_code == 400
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def test_the_printed_snippets_work_when_pasted(house: House, tmp_path: Path) -> None:
+    """The curl and the Python snippet, cut out of what the start printed, run as they stand."""
+    shell, python = printed_snippets(house.log)
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60)
+    assert json.loads(done.stdout)["choices"][0]["message"]["content"], done.stderr
+    script = tmp_path / "snippet.py"
+    script.write_text(python)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.strip(), done.stderr
+
+
+def printed_snippets(log: str) -> tuple[str, str]:
+    lines = log.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.lstrip().startswith("curl "))
+    shell = [lines[first]]
+    while shell[-1].rstrip().endswith("\\"):
+        shell.append(lines[first + len(shell)])
+    start = next(i for i, line in enumerate(lines) if line.lstrip().startswith("from openai"))
+    indent = len(lines[start]) - len(lines[start].lstrip())
+    python = [line[indent:] for line in lines[start:] if line.strip() or line == ""]
+    end = next(i for i, line in enumerate(python) if line.startswith("print("))
+    return "\n".join(line.lstrip() for line in shell), "\n".join(python[: end + 1])
