@@ -1,6 +1,6 @@
-"""What a base model is, read from its Hugging Face directory. Free of torch: the control plane imports it.
+"""What a base model is, read from its Hugging Face directory. Free of torch: the web side imports it.
 
-Sources: config.json keys as transformers 4 and 5 write them (5 moved rope_theta into rope_parameters).
+Source: config.json as transformers 4 and 5 write it (5 moved rope_theta into rope_parameters).
 """
 
 import json
@@ -23,7 +23,7 @@ ARCHITECTURES_WITH_QK_NORM = ("Qwen3ForCausalLM",)
 
 
 class ModelError(EngineError):
-    """The model directory cannot be served: says which key, what was expected and what was found."""
+    """The model directory cannot be served: which key, what was expected, what was found."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.INVALID_REQUEST, message)
@@ -31,7 +31,7 @@ class ModelError(EngineError):
 
 @dataclass(frozen=True)
 class RopeSpec:
-    """Rotary embedding: kind "default", "linear" (factor) or "llama3" (factor and the three wavelength bounds)."""
+    """Rotary embedding; kind is "default", "linear" (uses factor) or "llama3" (uses all)."""
 
     theta: float = 10000.0
     kind: str = "default"
@@ -43,7 +43,7 @@ class RopeSpec:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Shapes and flags of a Llama-type decoder. Sizes in elements, max_position and sliding_window in tokens."""
+    """Shapes and flags of a Llama-type decoder; max_position and sliding_window in tokens."""
 
     architecture: str
     hidden_size: int
@@ -116,11 +116,11 @@ class ModelSpec:
 
     @property
     def max_exact_len(self) -> int:
-        """Longest sequence for which full attention is what the model was trained with, in tokens."""
+        """Longest sequence, in tokens, for which full attention is the model's own attention."""
         return min(self.max_position, self.sliding_window or self.max_position)
 
     def projections(self) -> dict[str, tuple[int, int]]:
-        """Linear layers of one decoder layer that LoRA can target: name below the layer → (in, out)."""
+        """Linear layers of a decoder layer that LoRA can target: name → (in, out)."""
         q, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         hidden, wide = self.hidden_size, self.intermediate_size
         return {
@@ -134,7 +134,7 @@ class ModelSpec:
         }
 
     def lora_modules(self) -> dict[str, tuple[int, int]]:
-        """Every module that an adapter may target: "model.layers.0.self_attn.q_proj" → (in, out)."""
+        """Modules an adapter may target: "model.layers.0.self_attn.q_proj" → (in, out)."""
         return {
             f"model.layers.{layer}.{name}": shape
             for layer in range(self.num_layers)
@@ -192,7 +192,8 @@ def _rope(config: dict[str, Any]) -> RopeSpec:
         return RopeSpec(theta=theta)
     if kind not in ("linear", "llama3"):
         raise ModelError(
-            f"config.json: rope scaling {kind!r} is not supported; supported are default, linear, llama3"
+            f"config.json: rope scaling {kind!r} is not supported; "
+            "supported are default, linear, llama3"
         )
     original = scaling.get("original_max_position_embeddings")
     return RopeSpec(
@@ -213,7 +214,7 @@ def _sliding_window(config: dict[str, Any], architecture: str) -> int | None:
 
 
 def _eos(config: dict[str, Any], generation: dict[str, Any]) -> tuple[int, ...]:
-    """generation_config's list wins: chat models end turns with a token that config.json does not name."""
+    """generation_config wins: chat models end turns with tokens that config.json does not name."""
     value = generation.get("eos_token_id", config.get("eos_token_id"))
     if value is None:
         return ()
