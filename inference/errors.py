@@ -1,7 +1,8 @@
 """What can go wrong with a request or an adapter, named once.
 
-Every error a client can meet carries an ErrorCode; the HTTP front maps it to a status (STATUS_BY_CODE)
-and renders the OpenAI error shape. Asserts are for our own mistakes, never for a client's input.
+Every error a client can meet carries an ErrorCode; the HTTP front maps it to a status
+(STATUS_BY_CODE) and renders the OpenAI error shape. Asserts are for our own mistakes, never for a
+client's input.
 """
 
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""What a base model is, read from its Hugging Face directory. Free of torch: the web side imports it.
+"""What a base model is, read from its Hugging Face directory. Free of torch: web side imports it.
 
 Source: config.json as transformers 4 and 5 write it (5 moved rope_theta into rope_parameters).
 """

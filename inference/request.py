@@ -64,7 +64,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Finished:
-    """reason "stop": an end-of-sequence or stop token was produced (it is the last Token); "length": a limit."""
+    """reason "stop": the last Token is an end-of-sequence or stop token; "length": a limit."""
 
     request_id: str
     reason: Literal["stop", "length"]
@@ -87,7 +87,7 @@ Event = Token | Finished | Aborted | Failed
 
 @dataclass(frozen=True)
 class AdapterInfo:
-    """One registered adapter as /state reports it. tier: where its weights are nearest the device."""
+    """One registered adapter as /state reports it; tier: the nearest place of its weights."""
 
     name: str
     digest: str
