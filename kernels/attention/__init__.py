@@ -1,0 +1,125 @@
+"""Paged attention for a step that mixes decodes and prefill chunks, and the write of new keys and values."""
+
+from collections.abc import Sequence
+
+import torch
+
+from kernels.attention import reference
+from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
+
+
+def attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    query_start: torch.Tensor,
+    context_lens: torch.Tensor,
+    scale: float,
+    *,
+    num_decodes: int,
+    max_decode_context: int,
+    prefills: Sequence[tuple[int, int]] = (),
+) -> torch.Tensor:
+    """Semantics: out[t] = Σ_c softmax(q[t] · K[c] · scale) V[c] over the positions c <= t of t's sequence.
+
+    q [T, HQ, D]; k_cache, v_cache [NB, BS, HKV, D] of q's dtype, already holding this step's keys.
+    block_tables [B, max_blocks] int32; query_start [B+1] int32: where each sequence's queries begin in q;
+    context_lens [B] int32: positions of each sequence with this step's; a padded decode has 0.
+    Host copies, so that nothing waits for the device: the first num_decodes sequences have one query each
+    and at most max_decode_context positions; prefills are (queries, positions) of each sequence after
+    them. Returns a new [T, HQ, D].
+    """
+    _check(q, k_cache, v_cache, block_tables, query_start, context_lens)
+    _check_hints(q, k_cache, block_tables, num_decodes, max_decode_context, prefills)
+    parts = []
+    if num_decodes:
+        tables = block_tables[:num_decodes, : _num_blocks(max_decode_context, k_cache)]
+        lens = context_lens[:num_decodes]
+        parts.append(reference.decode(q[:num_decodes], k_cache, v_cache, tables, lens, scale))
+    start = num_decodes
+    for sequence, (num_queries, context_len) in enumerate(prefills, num_decodes):
+        blocks = block_tables[sequence, : _num_blocks(context_len, k_cache)]
+        queries = q[start : start + num_queries]
+        parts.append(reference.prefill(queries, k_cache, v_cache, blocks, context_len, scale))
+        start += num_queries
+    if not parts:
+        return torch.empty_like(q)
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def kv_write(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    places: torch.Tensor,
+) -> None:
+    """Semantics: cache[places[t] // BS, places[t] % BS] = k[t], likewise v, in place.
+
+    k, v [T, HKV, D]; caches [NB, BS, HKV, D] contiguous, of k's dtype; places [T] int64 = block · BS + offset,
+    negative for a padded token, which is not written.
+    """
+    expect_shape("v", v, tuple(k.shape))
+    expect_shape("k_cache", k_cache, ("NB", "BS", *k.shape[1:]))
+    expect_shape("v_cache", v_cache, tuple(k_cache.shape))
+    expect_dtype("k_cache", k_cache, k.dtype)
+    expect_dtype("v_cache", v_cache, k.dtype)
+    expect_shape("places", places, (k.shape[0],))
+    expect_dtype("places", places, torch.int64)
+    reference.kv_write(k, v, k_cache, v_cache, places)
+
+
+def _num_blocks(num_positions: int, cache: torch.Tensor) -> int:
+    return -(-max(num_positions, 1) // cache.shape[1])
+
+
+def _check(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    query_start: torch.Tensor,
+    context_lens: torch.Tensor,
+) -> None:
+    expect_dtype("q", q, *FLOATS)
+    expect_shape("q", q, ("T", "HQ", "D"))
+    expect_shape("k_cache", k_cache, ("NB", "BS", "HKV", q.shape[2]))
+    expect_shape("v_cache", v_cache, tuple(k_cache.shape))
+    expect(
+        q.shape[1] % k_cache.shape[2] == 0,
+        "HQ",
+        f"a multiple of HKV = {k_cache.shape[2]}",
+        q.shape[1],
+    )
+    num_seqs = block_tables.shape[0]
+    expect_shape("block_tables", block_tables, (num_seqs, "max_blocks"))
+    expect_shape("query_start", query_start, (num_seqs + 1,))
+    expect_shape("context_lens", context_lens, (num_seqs,))
+    for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache)):
+        expect_dtype(name, tensor, q.dtype)
+        expect_device(name, tensor, q.device)
+    for name, tensor in (("block_tables", block_tables), ("context_lens", context_lens)):
+        expect_dtype(name, tensor, torch.int32)
+        expect_device(name, tensor, q.device)
+
+
+def _check_hints(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    num_decodes: int,
+    max_decode_context: int,
+    prefills: Sequence[tuple[int, int]],
+) -> None:
+    num_seqs, max_blocks = block_tables.shape
+    expect(
+        num_decodes + len(prefills) == num_seqs, "sequences", num_seqs, num_decodes + len(prefills)
+    )
+    num_queries = num_decodes + sum(queries for queries, _ in prefills)
+    expect(num_queries == q.shape[0], "queries of all sequences", q.shape[0], num_queries)
+    longest = max([max_decode_context] + [context for _, context in prefills])
+    most = max_blocks * k_cache.shape[1]
+    expect(longest <= most, "positions of a sequence", f"at most {most}", longest)
+    for queries, context in prefills:
+        expect(1 <= queries <= context, "queries of a prefill", f"1 to {context}", queries)

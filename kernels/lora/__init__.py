@@ -1,0 +1,78 @@
+"""Batched LoRA over rank pages: any mix of adapters and ranks in one step."""
+
+import torch
+
+from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
+from kernels.lora import reference
+from kernels.lora.batch import DenseBatch, DenseRows, LoraBatch, LoraWeights
+from kernels.lora.dense import ActivePages, dense_shrink_expand
+
+__all__ = [
+    "ActivePages",
+    "DenseBatch",
+    "DenseRows",
+    "LoraBatch",
+    "LoraWeights",
+    "add_lora",
+    "expand",
+    "shrink",
+]
+
+
+def add_lora(y: torch.Tensor, x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
+    """Semantics: y[t] += scale · B A x[t] for each token's adapter, in place; the engine's entry point.
+
+    x [T, H], y [T, N] of the weights' dtype. The CPU takes the dense form when ActivePages bound one to
+    the batch, else the reference; CUDA takes shrink and expand.
+    """
+    _check_x(x, weights, batch)
+    _check_y(y, weights, batch)
+    if batch.dense is not None:
+        dense_shrink_expand(x, y, weights, batch.dense)
+    else:
+        expand(shrink(x, weights, batch), weights, batch, y)
+
+
+def shrink(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> torch.Tensor:
+    """Semantics: h[t, s, r] = scales[slot, column + s] · Σ_i A_s[r, i] x[t, i].
+
+    x [T, H] of the weights' dtype. Returns h [T, NS, max_pages·PR] fp32; rank rows beyond a token's rank
+    are zero on the CPU and left unwritten on CUDA: expand does not read them.
+    """
+    _check_x(x, weights, batch)
+    return reference.shrink(x, weights, batch)
+
+
+def expand(h: torch.Tensor, weights: LoraWeights, batch: LoraBatch, y: torch.Tensor) -> None:
+    """Semantics: y[t, n of slice s] += Σ_r h[t, s, r] B[r, n], in place, summed in fp32.
+
+    h as shrink returns it. y [T, N] of the weights' dtype; tokens without adapter keep their bits.
+    """
+    _check_y(y, weights, batch)
+    num_slices, max_rank = weights.a.shape[1], batch.page_table.shape[1] * weights.a.shape[2]
+    expect_shape("h", h, (y.shape[0], num_slices, max_rank))
+    expect_dtype("h", h, torch.float32)
+    expect_device("h", h, y.device)
+    reference.expand(h, weights, batch, y)
+
+
+def _check_x(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
+    expect_shape("x", x, (batch.token_slot.shape[0], weights.a.shape[3]))
+    expect_dtype("x", x, weights.a.dtype)
+    expect_device("x", x, weights.a.device)
+    expect_device("scales", batch.scales, weights.a.device)
+    expect_shape("page_owner", batch.page_owner, (weights.a.shape[0],))
+    last = weights.column + weights.a.shape[1]
+    expect(
+        last <= batch.scales.shape[1],
+        "columns of scales",
+        f"at least {last}",
+        batch.scales.shape[1],
+    )
+
+
+def _check_y(y: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
+    expect_shape("y", y, (batch.token_slot.shape[0], weights.b.shape[2]))
+    expect_dtype("y", y, weights.b.dtype)
+    expect_device("y", y, weights.b.device)
+    expect(y.stride(1) == 1, "y's last stride", 1, y.stride(1))

@@ -1,0 +1,97 @@
+"""What the LoRA ops read: the weights of one projection group, and which token uses which adapter."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
+
+
+@dataclass(frozen=True)
+class LoraWeights:
+    """One (layer, projection group): views of the page pool. Made once; the bytes behind change.
+
+    a [NP, NS, PR, H]: rank rows of A, one block a slice. b [NP, PR, N]: rank rows of Bᵀ, all slices
+    side by side. Any stride between pages; the last dimension is contiguous. Rows must be finite.
+    slice_sizes: NS widths of the group's slices, their sum is N.
+    column: the first slice's column in LoraBatch.scales; slice s has column + s.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    slice_sizes: tuple[int, ...]
+    column: int
+
+    def __post_init__(self) -> None:
+        num_pages, num_slices, rows_per_page, _ = _four(self.a)
+        expect_dtype("a", self.a, *FLOATS)
+        expect_dtype("b", self.b, self.a.dtype)
+        expect_device("b", self.b, self.a.device)
+        expect(
+            len(self.slice_sizes) == num_slices,
+            "number of slice_sizes",
+            num_slices,
+            len(self.slice_sizes),
+        )
+        expect_shape("b", self.b, (num_pages, rows_per_page, sum(self.slice_sizes)))
+        expect(self.a.stride(3) == 1, "a's last stride", 1, self.a.stride(3))
+        expect(self.b.stride(2) == 1, "b's last stride", 1, self.b.stride(2))
+        expect(self.column >= 0, "column", "at least 0", self.column)
+
+
+@dataclass(frozen=True)
+class DenseRows:
+    """One group's gathered rank rows. a_rows [NS·RA, H], scaled, slice-major; b_rows [RA, N]."""
+
+    a_rows: torch.Tensor
+    b_rows: torch.Tensor
+
+
+@dataclass(frozen=True)
+class DenseBatch:
+    """The dense masked form of one batch: rows by column, hidden [T, 1, RA] where a row is not the token's."""
+
+    rows: Mapping[int, DenseRows]
+    hidden: torch.Tensor
+
+
+@dataclass(frozen=True)
+class LoraBatch:
+    """Who uses which adapter in one step. All tensors live on the device and are only read there, so
+    one captured graph serves any mix; refill them in place.
+
+    token_slot [T] int32: the adapter slot of each token, -1 for none.
+    page_table [S, max_pages] int32: the pages of each slot in rank order, -1 for none.
+    ranks [S] int32: rank rows in use by each slot; 0 for an empty slot. A module of lower rank than
+    its adapter has zero rows.
+    scales [S, M] fp32: alpha/r (or its like) for each (layer, module) column.
+    page_owner [NP] int32: the slot that owns each page, -1 for a free one. A page that the table names
+    but its slot does not own is never read.
+    dense: what ActivePages.bind adds on the CPU.
+    """
+
+    token_slot: torch.Tensor
+    page_table: torch.Tensor
+    ranks: torch.Tensor
+    scales: torch.Tensor
+    page_owner: torch.Tensor
+    dense: DenseBatch | None = None
+
+    def __post_init__(self) -> None:
+        expect_shape("token_slot", self.token_slot, ("T",))
+        expect_shape("page_table", self.page_table, ("S", "max_pages"))
+        num_slots = self.page_table.shape[0]
+        expect_shape("ranks", self.ranks, (num_slots,))
+        expect_shape("scales", self.scales, (num_slots, "M"))
+        expect_shape("page_owner", self.page_owner, ("NP",))
+        for name in ("token_slot", "page_table", "ranks", "page_owner"):
+            expect_dtype(name, getattr(self, name), torch.int32)
+            expect_device(name, getattr(self, name), self.scales.device)
+        expect_dtype("scales", self.scales, torch.float32)
+
+
+def _four(a: torch.Tensor) -> tuple[int, int, int, int]:
+    expect_shape("a", a, ("NP", "NS", "PR", "H"))
+    num_pages, num_slices, rows_per_page, hidden = a.shape
+    return num_pages, num_slices, rows_per_page, hidden

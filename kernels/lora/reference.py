@@ -1,0 +1,50 @@
+"""h[t, s] = scale · A_s x[t] and y[t] += B h[t], adapter by adapter, in fp32."""
+
+import torch
+
+from kernels.lora.batch import LoraBatch, LoraWeights
+
+
+def readable_rows(batch: LoraBatch, slot: int, rows_per_page: int) -> tuple[torch.Tensor, ...]:
+    """(rank rows, their pages, their place in the page) that slot may read: within its rank, on pages it owns."""
+    table, owner = batch.page_table[slot].long(), batch.page_owner
+    num_rows = min(int(batch.ranks[slot]), table.shape[0] * rows_per_page)
+    rows = torch.arange(max(num_rows, 0), device=table.device)
+    pages = table[rows // rows_per_page]
+    inside = (pages >= 0) & (pages < owner.shape[0])
+    owned = inside & (owner[pages.clamp(0, owner.shape[0] - 1)] == slot)
+    rows, pages = rows[owned], pages[owned]
+    return rows, pages, rows % rows_per_page
+
+
+def used_slots(batch: LoraBatch) -> list[int]:
+    num_slots = batch.page_table.shape[0]
+    return [slot for slot in batch.token_slot.unique().tolist() if 0 <= slot < num_slots]
+
+
+def shrink(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> torch.Tensor:
+    """x [T, H] → h [T, NS, max_rank] fp32; zero where a token has no such rank row."""
+    _, num_slices, rows_per_page, _ = weights.a.shape
+    h = x.new_zeros(
+        (x.shape[0], num_slices, batch.page_table.shape[1] * rows_per_page), dtype=torch.float32
+    )
+    for slot in used_slots(batch):
+        tokens = (batch.token_slot == slot).nonzero().squeeze(1)
+        rows, pages, places = readable_rows(batch, slot, rows_per_page)
+        for s in range(num_slices):
+            a = weights.a[pages, s, places].float()  # [R, H]
+            scale = batch.scales[slot, weights.column + s]
+            h[tokens[:, None], s, rows] = scale * (x[tokens].float() @ a.T)
+    return h
+
+
+def expand(h: torch.Tensor, weights: LoraWeights, batch: LoraBatch, y: torch.Tensor) -> None:
+    """y [T, N] += h B, slice by slice, in place."""
+    rows_per_page = weights.b.shape[1]
+    for slot in used_slots(batch):
+        tokens = (batch.token_slot == slot).nonzero().squeeze(1)
+        rows, pages, places = readable_rows(batch, slot, rows_per_page)
+        b = weights.b[pages, places].float()  # [R, N]
+        parts = b.split(list(weights.slice_sizes), dim=1)
+        delta = [h[tokens, s][:, rows] @ part for s, part in enumerate(parts)]
+        y[tokens] = (y[tokens].float() + torch.cat(delta, dim=1)).to(y.dtype)

@@ -1,0 +1,9 @@
+"""y = x / sqrt(mean(x²) + eps) · w, in fp32, rounded to x's dtype before the weight as the models are trained."""
+
+import torch
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    wide = x.float()
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return weight * normed.to(x.dtype)
