@@ -1,4 +1,4 @@
-"""Paged attention for a step that mixes decodes and prefill chunks, and the write of new keys and values."""
+"""Paged attention for a step of decodes and prefill chunks; the write of new keys and values."""
 
 from collections.abc import Sequence
 
@@ -21,14 +21,14 @@ def attention(
     max_decode_context: int,
     prefills: Sequence[tuple[int, int]] = (),
 ) -> torch.Tensor:
-    """Semantics: out[t] = Σ_c softmax(q[t] · K[c] · scale) V[c] over the positions c <= t of t's sequence.
+    """Semantics: out[t] = Σ_c softmax(q[t] · K[c] · scale) V[c] over its sequence's c <= t.
 
     q [T, HQ, D]; k_cache, v_cache [NB, BS, HKV, D] of q's dtype, already holding this step's keys.
-    block_tables [B, max_blocks] int32; query_start [B+1] int32: where each sequence's queries begin in q;
-    context_lens [B] int32: positions of each sequence with this step's; a padded decode has 0.
-    Host copies, so that nothing waits for the device: the first num_decodes sequences have one query each
-    and at most max_decode_context positions; prefills are (queries, positions) of each sequence after
-    them. Returns a new [T, HQ, D].
+    block_tables [B, max_blocks] int32; query_start [B+1] int32: where each sequence's queries
+    begin in q; context_lens [B] int32: each sequence's positions with this step's, 0 for a padded
+    decode. Host copies, so that nothing waits for the device: the first num_decodes sequences have
+    one query each and at most max_decode_context positions; prefills are (queries, positions) of
+    each sequence after them. Returns a new [T, HQ, D].
     """
     _check(q, k_cache, v_cache, block_tables, query_start, context_lens)
     _check_hints(q, k_cache, block_tables, num_decodes, max_decode_context, prefills)
@@ -57,8 +57,8 @@ def kv_write(
 ) -> None:
     """Semantics: cache[places[t] // BS, places[t] % BS] = k[t], likewise v, in place.
 
-    k, v [T, HKV, D]; caches [NB, BS, HKV, D] contiguous, of k's dtype; places [T] int64 = block · BS + offset,
-    negative for a padded token, which is not written.
+    k, v [T, HKV, D]; caches [NB, BS, HKV, D] contiguous, of k's dtype; places [T] int64 =
+    block · BS + offset, negative for a padded token, which is not written.
     """
     expect_shape("v", v, tuple(k.shape))
     expect_shape("k_cache", k_cache, ("NB", "BS", *k.shape[1:]))

@@ -1,7 +1,7 @@
 """Causal attention over paged keys and values: softmax(q Kᵀ · scale) V, sequence by sequence.
 
-Decodes go together in one call, their blocks gathered side by side and masked by length; prefill chunks one
-sequence at a time, each query seeing the prefix and the chunk up to itself.
+Decodes go together in one call, their blocks gathered side by side and masked by length; prefill
+chunks go one sequence at a time, each query seeing the prefix and the chunk up to itself.
 """
 
 import torch
@@ -16,11 +16,11 @@ def decode(
     context_lens: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    """q [B, HQ, D], one query a sequence; block_tables [B, blocks] cut to the longest. → [B, HQ, D]."""
+    """q [B, HQ, D], one query a sequence; block_tables [B, n] cut to the longest. → [B, HQ, D]."""
     num_seqs, num_heads, head_dim = q.shape
     num_kv_heads = k_cache.shape[2]
     k, v = gather(k_cache, block_tables), gather(v_cache, block_tables)  # [B, HKV, C, D]
-    # The query heads of one key head are rows of one small matmul: no copy of K and V per query head.
+    # The query heads of one key head are rows of one matmul: no copy of K and V per query head.
     grouped = q.reshape(num_seqs, num_kv_heads, num_heads // num_kv_heads, head_dim)
     # A padded sequence (length 0) sees position 0, so that its row is finite; nobody reads it.
     lengths = context_lens.clamp(min=1)
@@ -39,7 +39,7 @@ def prefill(
     context_len: int,
     scale: float,
 ) -> torch.Tensor:
-    """q [Q, HQ, D]: the last Q positions of one sequence whose blocks are blocks [n]. → [Q, HQ, D]."""
+    """q [Q, HQ, D]: the last Q positions of one sequence, blocks [n] its blocks. → [Q, HQ, D]."""
     num_queries = q.shape[0]
     k = gather(k_cache, blocks[None])[:, :, :context_len]
     v = gather(v_cache, blocks[None])[:, :, :context_len]

@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
+from kernels.contract import expect, expect_device, expect_dtype, expect_shape
 from kernels.lora import reference
 from kernels.lora.batch import DenseBatch, DenseRows, LoraBatch, LoraWeights
 from kernels.lora.dense import ActivePages, dense_shrink_expand
@@ -20,10 +20,10 @@ __all__ = [
 
 
 def add_lora(y: torch.Tensor, x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
-    """Semantics: y[t] += scale · B A x[t] for each token's adapter, in place; the engine's entry point.
+    """Semantics: y[t] += scale · B A x[t] for each token's adapter, in place. The engine's call.
 
-    x [T, H], y [T, N] of the weights' dtype. The CPU takes the dense form when ActivePages bound one to
-    the batch, else the reference; CUDA takes shrink and expand.
+    x [T, H], y [T, N] of the weights' dtype. The CPU takes the dense form when ActivePages bound
+    one to the batch, else the reference; CUDA takes shrink and expand.
     """
     _check_x(x, weights, batch)
     _check_y(y, weights, batch)
@@ -36,8 +36,8 @@ def add_lora(y: torch.Tensor, x: torch.Tensor, weights: LoraWeights, batch: Lora
 def shrink(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> torch.Tensor:
     """Semantics: h[t, s, r] = scales[slot, column + s] · Σ_i A_s[r, i] x[t, i].
 
-    x [T, H] of the weights' dtype. Returns h [T, NS, max_pages·PR] fp32; rank rows beyond a token's rank
-    are zero on the CPU and left unwritten on CUDA: expand does not read them.
+    x [T, H] of the weights' dtype. Returns h [T, NS, max_pages·PR] fp32; rank rows beyond a
+    token's rank are zero on the CPU and left unwritten on CUDA: expand does not read them.
     """
     _check_x(x, weights, batch)
     return reference.shrink(x, weights, batch)

@@ -1,4 +1,4 @@
-"""What the LoRA ops read: the weights of one projection group, and which token uses which adapter."""
+"""What the LoRA ops read: one projection group's weights, and which token uses which adapter."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class DenseRows:
 
 @dataclass(frozen=True)
 class DenseBatch:
-    """The dense masked form of one batch: rows by column, hidden [T, 1, RA] where a row is not the token's."""
+    """The dense masked form of a batch: rows by column; hidden [T, 1, RA]: not this token's row."""
 
     rows: Mapping[int, DenseRows]
     hidden: torch.Tensor
@@ -58,16 +58,16 @@ class DenseBatch:
 
 @dataclass(frozen=True)
 class LoraBatch:
-    """Who uses which adapter in one step. All tensors live on the device and are only read there, so
-    one captured graph serves any mix; refill them in place.
+    """Who uses which adapter in one step. All tensors live on the device and are only read there,
+    so one captured graph serves any mix; refill them in place.
 
     token_slot [T] int32: the adapter slot of each token, -1 for none.
     page_table [S, max_pages] int32: the pages of each slot in rank order, -1 for none.
     ranks [S] int32: rank rows in use by each slot; 0 for an empty slot. A module of lower rank than
     its adapter has zero rows.
     scales [S, M] fp32: alpha/r (or its like) for each (layer, module) column.
-    page_owner [NP] int32: the slot that owns each page, -1 for a free one. A page that the table names
-    but its slot does not own is never read.
+    page_owner [NP] int32: the slot that owns each page, -1 for a free one. A page that the table
+    names but its slot does not own is never read.
     dense: what ActivePages.bind adds on the CPU.
     """
 

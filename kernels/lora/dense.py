@@ -1,7 +1,7 @@
-"""The dense masked form: every token meets the rank rows of every active adapter, a mask keeps its own.
+"""The dense masked form: every token meets the rows of all active adapters, a mask keeps its own.
 
-Two matmuls for the whole batch instead of one per adapter; the fastest form on the CPU. The rows are
-copied out of the pool once and kept while the same adapters are active.
+Two matmuls for the whole batch instead of one per adapter; the fastest form on the CPU. The rows
+are copied out of the pool once and kept while the same adapters are active.
 """
 
 from collections.abc import Hashable, Sequence
@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
+from kernels.contract import expect
 from kernels.lora.batch import DenseBatch, DenseRows, LoraBatch, LoraWeights
 from kernels.lora.reference import readable_rows
 
@@ -17,8 +18,8 @@ from kernels.lora.reference import readable_rows
 class ActivePages:
     """Owns the gathered rows. Invariant: they equal the pool's for every (slot, version) in held.
 
-    Kept rows serve any subset of their adapters; they are gathered again when another adapter joins, or
-    when fewer than a quarter of the kept rows are wanted.
+    Kept rows serve any subset of their adapters; they are gathered again when another adapter
+    joins, or when fewer than a quarter of the kept rows are wanted.
     """
 
     def __init__(self, weights: Sequence[LoraWeights]) -> None:
@@ -30,10 +31,16 @@ class ActivePages:
     def bind(self, batch: LoraBatch, active: dict[int, Hashable]) -> LoraBatch:
         """The batch with its dense form; on other devices than the CPU, the batch itself.
 
-        active: slot → version of its content (the adapter's digest) for every slot in token_slot. A slot
-        whose version changed is gathered anew: pages rewritten under one version would be served stale.
+        active: slot → version of its content (the adapter's digest) for every slot in token_slot. A
+        slot whose version changed is gathered anew; pages rewritten under one version would be
+        served stale. Without active adapters the batch stays as it is.
+        ValueError: a token's slot is not among the active, and would get the base model's answer.
         """
-        if batch.scales.device.type != "cpu" or not self._weights:
+        if batch.scales.device.type != "cpu":
+            return batch
+        missing = set(batch.token_slot.tolist()) - active.keys() - {-1}
+        expect(not missing, "slots of tokens", f"active ones {sorted(active)}", sorted(missing))
+        if not active:
             return batch
         if not self._serves(batch, active):
             self._gather(batch, active)
@@ -64,8 +71,8 @@ def dense_shrink_expand(
     """Semantics: y[t] += Bᵀ mask(A x[t]). x [T, H]; y [T, N], in place."""
     rows = dense.rows[weights.column]
     num_slices, num_rows = len(weights.slice_sizes), rows.b_rows.shape[0]
-    h = F.linear(x, rows.a_rows).view(-1, num_slices, num_rows)
-    # Filled, not multiplied by zero: an overflow in one adapter's rows must not reach another's tokens.
+    h = F.linear(x, rows.a_rows).view(x.shape[0], num_slices, num_rows)
+    # Filled, not multiplied by zero: one adapter's overflow must not reach another's tokens.
     h.masked_fill_(dense.hidden, 0.0)
     start = 0
     for s, size in enumerate(weights.slice_sizes):
@@ -79,7 +86,7 @@ def _gather_rows(
     num_slices, hidden = weights.a.shape[1], weights.a.shape[3]
     b_rows = weights.b[pages, places]  # [RA, N]
     scale = scales[:, weights.column : weights.column + num_slices]  # [RA, NS]
-    # A row of B that is not finite would turn 0 · B into NaN for every token: make it its owner's alone.
+    # A row of B that is not finite would turn 0 · B into NaN for every token: keep it its owner's.
     finite = torch.isfinite(b_rows.sum(dim=1, dtype=torch.float32))
     if not bool(finite.all()):
         scale = scale.masked_fill(~finite[:, None], float("nan"))

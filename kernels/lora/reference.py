@@ -6,7 +6,7 @@ from kernels.lora.batch import LoraBatch, LoraWeights
 
 
 def readable_rows(batch: LoraBatch, slot: int, rows_per_page: int) -> tuple[torch.Tensor, ...]:
-    """(rank rows, their pages, their place in the page) that slot may read: within its rank, on pages it owns."""
+    """What slot may read, within its rank and its own pages: rank rows, pages, places in page."""
     table, owner = batch.page_table[slot].long(), batch.page_owner
     num_rows = min(int(batch.ranks[slot]), table.shape[0] * rows_per_page)
     rows = torch.arange(max(num_rows, 0), device=table.device)

@@ -1,4 +1,4 @@
-"""y = x / sqrt(mean(x²) + eps) · w, in fp32, rounded to x's dtype before the weight as the models are trained."""
+"""y = x / sqrt(mean(x²) + eps) · w, in fp32; rounded to x's dtype before w, as in training."""
 
 import torch
 

@@ -9,12 +9,12 @@ from kernels.rope import reference
 def apply_rope(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Semantics: each pair (x[i], x[i + Dr/2]) of a head turns by the angle of its token; NeoX order.
+    """Semantics: each pair (x[i], x[i + Dr/2]) of a head turns by its token's angle; NeoX order.
 
     q [T, HQ, D], k [T, HKV, D]: fp32, fp16 or bf16, views of a fused projection allowed.
-    cos, sin [T, Dr/2] fp32: the rows of the model's table for this step's positions, selected once a
-    step by the caller; frequencies and their scaling are the caller's. Dr <= D; the rest of a head
-    passes unchanged. Returns new (q, k).
+    cos, sin [T, Dr/2] fp32: the rows of the model's table for this step's positions, selected once
+    a step by the caller; frequencies and their scaling are the caller's. Dr <= D; the rest of a
+    head passes unchanged. Returns new (q, k).
     """
     expect_dtype("q", q, *FLOATS)
     expect_shape("k", k, (q.shape[0], "HKV", q.shape[2]))
