@@ -1,6 +1,7 @@
 """Adapter files: what PEFT means by them, what is served, and why not. Free of torch and of Django.
 
-The control plane validates uploads with it, the engine plans its loads with it: one reading of the format.
+The control plane validates uploads with it, the engine plans its loads with it:
+one reading of the format.
 """
 
 from inference.adapter_format.config import AdapterConfig, TargetRule

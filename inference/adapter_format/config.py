@@ -10,9 +10,9 @@ _LAYER_INDEX = re.compile(r".*?\.([^.]*)\.(\d+)\.")
 
 @dataclass(frozen=True)
 class TargetRule:
-    """Which modules are adapted: suffix names, a full-match pattern, every linear projection, or, with
-    none of the three, whatever the tensors adapt. layers: only these; layer_parents: list names to which
-    the layer numbers belong, empty for any.
+    """Which modules are adapted: by suffix names, a full-match pattern, or all linear projections;
+    with none of the three, whatever the tensors adapt. layers: only these, None for all; layer_parents: names
+    of the lists that the layer numbers count, empty for any.
     """
 
     names: frozenset[str] | None = None
@@ -53,7 +53,7 @@ class TargetRule:
 class AdapterConfig:
     """A served LoRA configuration. Module paths are those of `ModelSpec.lora_modules`.
 
-    rank_pattern, alpha_pattern: in the file's order; the first match wins, each looked up by itself.
+    rank_pattern, alpha_pattern: in the file's order, the first match wins, each for itself.
     base_model: what the trainer named, never opened or fetched.
     """
 
@@ -72,7 +72,7 @@ class AdapterConfig:
         return next((a for pattern, a in self.alpha_pattern if pattern.match(module)), self.alpha)
 
     def scale_of(self, module: str) -> float:
-        """What B·A·x is multiplied by: alpha/r, with rsLoRA alpha/sqrt(r), both the module's own."""
+        """What B·A·x is multiplied by: alpha/r, with rsLoRA alpha/sqrt(r), of the module."""
         rank = self.rank_of(module)
         return self.alpha_of(module) / (math.sqrt(rank) if self.use_rslora else rank)
 

@@ -49,9 +49,8 @@ class Fields:
         return self.values[name]
 
     def as_rank(self, where: str, value: object) -> int | None:
-        if isinstance(value, int) and not isinstance(value, bool) and 0 < value:
-            if value <= MAX_RANK_IN_CONFIG:
-                return value
+        if type(value) is int and 0 < value <= MAX_RANK_IN_CONFIG:
+            return value
         self.wrong_type(where, f"a whole number from 1 to {MAX_RANK_IN_CONFIG}", value)
         return None
 

@@ -1,7 +1,7 @@
-"""A strict reader of safetensors headers: at least as strict as the library, in bounded time and memory.
+"""A reader of safetensors headers: as strict as the library, in bounded time and memory.
 
-Layout (safetensors README): u64 little-endian header length, that many bytes of JSON, then the tensors'
-bytes without hole, overlap or rest.
+Layout (safetensors README): u64 little-endian header length, that many bytes of JSON, then the
+tensors' bytes without hole, overlap or rest.
 """
 
 import json
@@ -21,6 +21,7 @@ ITEM_BYTES = {
     "I32": 4, "U32": 4, "F32": 4,
     "F64": 8, "I64": 8, "U64": 8, "C64": 8,
 }  # fmt: skip
+_FILE = "adapter_model.safetensors"
 _PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")
 
 
@@ -51,9 +52,7 @@ def read_header(path: str | Path) -> dict[str, TensorInfo]:
     return dict(sorted(tensors.items(), key=lambda item: (item[1].start, item[1].end)))
 
 
-def _corrupt(
-    message: str, found: object = "", where: str = "adapter_model.safetensors"
-) -> FormatError:
+def _corrupt(message: str, found: object = "", where: str = _FILE) -> FormatError:
     text = f"corrupt safetensors file: {message}"
     return FormatError([Problem("corrupt_safetensors", text, clipped(where), found=clipped(found))])
 
@@ -65,7 +64,7 @@ def _header_length(prefix: bytes, size: int) -> int:
     if length > MAX_HEADER_BYTES and prefix.startswith(_PICKLE_STARTS):
         # Only then: 640 is a legal header length and begins with the bytes of a pickle.
         message = "this is a pickle or PyTorch file, which is never opened: convert to safetensors"
-        raise FormatError([Problem("pickle", message, "adapter_model.safetensors", "safetensors")])
+        raise FormatError([Problem("pickle", message, _FILE, "safetensors")])
     if length > MAX_HEADER_BYTES:
         raise _corrupt(f"a header longer than {MAX_HEADER_BYTES} bytes", f"{length} bytes")
     if 8 + length > size:

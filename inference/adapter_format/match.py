@@ -1,4 +1,4 @@
-"""Config, tensors and base model against each other: every tensor consumed, every expected one present."""
+"""Config, tensors and base model against each other: all consumed, all present, all fitting."""
 
 import re
 from collections.abc import Mapping

@@ -30,7 +30,7 @@ V = TypeVar("V", int, float)
 
 
 def parse_config(raw: bytes) -> tuple[AdapterConfig | None, list[Problem], list[Problem]]:
-    """(config, problems, warnings) of the raw file; the config is None exactly when there are problems."""
+    """(config, problems, warnings) of the raw file; no config exactly when there are problems."""
     decoded = _decode(raw)
     if isinstance(decoded, Problem):
         return None, [decoded], []
@@ -146,9 +146,7 @@ def _target_names(fields: Fields, value: object) -> frozenset[str]:
             message = f"target_modules: LoRA on {last} is not supported"
             fields.refuse("unsupported_embedding", message, "target_modules", "projections", name)
         if last in _FUSED:
-            message = (
-                f"target_modules: the fused {last} is not supported; split it into {_FUSED[last]}"
-            )
+            message = f"target_modules: fused {last} is not supported; split it into {_FUSED[last]}"
             fields.refuse("unsupported_fused_module", message, "target_modules", _FUSED[last], name)
     return frozenset(names)
 

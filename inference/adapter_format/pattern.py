@@ -2,13 +2,14 @@
 
 Python's matcher backtracks: the number of ways to try grows with every repetition and ambiguous
 alternative. `compile_pattern` estimates that number from above and refuses what could be slow. The
-accepted language is what Python's `re` shares with PEFT's users: literals, classes, escapes, groups,
-alternatives, look-around, greedy and lazy repetition; no back references, no inline flags.
+accepted language: literals, classes, escapes, groups, alternatives, look-around, greedy and lazy
+repetition; no back references, no inline flags.
 """
 
 import math
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 # Module paths are shorter; the length to which the bound on backtracking is computed.
 MAX_PATH_CHARS = 40
@@ -170,4 +171,4 @@ def _are_exclusive(branches: list[str]) -> bool:
     if any(_SPECIAL & set(branch) for branch in plain):
         return False
     ordered = sorted(plain)
-    return not any(b.startswith(a) for a, b in zip(ordered, ordered[1:], strict=False))
+    return not any(b.startswith(a) for a, b in pairwise(ordered))

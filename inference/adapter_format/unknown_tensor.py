@@ -13,7 +13,7 @@ _KINDS = tuple(
         (
             r"lora_magnitude_vector",
             "unsupported_use_dora",
-            "a DoRA magnitude; DoRA is not supported",
+            "a DoRA magnitude, not supported",
         ),
         (r"lora_embedding_[AB]", "unsupported_embedding", "LoRA on an embedding, not supported"),
         (

@@ -26,13 +26,42 @@ _METHODS = {
 }
 # Of training or of loading only: an active value changes no answer.
 _IGNORED = frozenset(
-    "auto_mapping corda_config enable_lora ensure_weight_tying eva_config fan_in_fan_out loftq_config "
-    "lora_ga_config megatron_core merge_weights qalora_group_size revision runtime_config".split()
+    {
+        "auto_mapping",
+        "corda_config",
+        "enable_lora",
+        "ensure_weight_tying",
+        "eva_config",
+        "fan_in_fan_out",
+        "loftq_config",
+        "lora_ga_config",
+        "megatron_core",
+        "merge_weights",
+        "qalora_group_size",
+        "revision",
+        "runtime_config",
+    }
 )
 _READ = frozenset(
-    "alpha_pattern base_model_name_or_path bias exclude_modules inference_mode init_lora_weights "
-    "layers_pattern layers_to_transform lora_alpha lora_dropout peft_type peft_version r rank_pattern "
-    "target_modules task_type use_rslora".split()
+    {
+        "alpha_pattern",
+        "base_model_name_or_path",
+        "bias",
+        "exclude_modules",
+        "inference_mode",
+        "init_lora_weights",
+        "layers_pattern",
+        "layers_to_transform",
+        "lora_alpha",
+        "lora_dropout",
+        "peft_type",
+        "peft_version",
+        "r",
+        "rank_pattern",
+        "target_modules",
+        "task_type",
+        "use_rslora",
+    }
 )
 _USUAL = {"megatron_core": "megatron.core", "qalora_group_size": 16}
 
@@ -81,9 +110,7 @@ def _check_unknown(fields: Fields, name: str, value: object) -> None:
     if is_inactive(value):
         fields.warn("unknown_field", f"{where} is not known and inactive: ignored", where, value)
         return
-    message = (
-        f"{where} is not known and active: it could change the answers; remove it if it does not"
-    )
+    message = f"{where} is unknown and active: it could change the answers; remove it if not"
     fields.refuse("unknown_active_field", message, where, "a field of PEFT's LoRA config", value)
 
 
@@ -99,32 +126,23 @@ def _check_init(fields: Fields, value: object) -> None:
     if value is None or isinstance(value, bool):
         return
     name = value.lower() if isinstance(value, str) else ""
+    message = "init_lora_weights: not known; it may change the base model"
     if name.startswith(_BASE_CHANGING):
         message = (
-            f"init_lora_weights: {name[:40]} trains against a changed base model; convert it with PEFT's "
-            "save_pretrained(path_initial_model_for_weight_conversion=…)"
+            f"init_lora_weights: {name[:40]} trains against a changed base model; convert it with "
+            "PEFT's save_pretrained(path_initial_model_for_weight_conversion=…)"
         )
-        expected = "true, false, gaussian, orthogonal or eva"
-        fields.refuse(
-            "unsupported_init_lora_weights", message, "init_lora_weights", expected, value
-        )
-    elif name not in _PLAIN_INITS:
-        message = (
-            "init_lora_weights: this initialisation is not known; it may change the base model"
-        )
-        expected = "true, false, gaussian, orthogonal or eva"
-        fields.refuse(
-            "unsupported_init_lora_weights", message, "init_lora_weights", expected, value
-        )
+    elif name in _PLAIN_INITS:
+        return
+    expected = "true, false, gaussian, orthogonal or eva"
+    fields.refuse("unsupported_init_lora_weights", message, "init_lora_weights", expected, value)
 
 
 def _check_dropout(fields: Fields, value: object) -> None:
     if value is None:
         fields.warn("null_field", "lora_dropout is null: read as 0", "lora_dropout")
     elif fields.as_alpha("lora_dropout", value):
-        fields.warn(
-            "ignored_field", "lora_dropout has no effect when serving", "lora_dropout", value
-        )
+        _note_ignored(fields, "lora_dropout", value)
 
 
 _CHECKS: dict[str, Callable[[Fields, object], None]] = {
