@@ -1,0 +1,20 @@
+"""The synchronous client of the counter store (Valkey or Redis): events, sign-in attempts."""
+
+from functools import cache
+
+import redis
+from django.conf import settings
+
+# Short: a caller holds a worker thread meanwhile.
+TIMEOUT_S = 2.0
+
+
+@cache
+def store() -> redis.Redis:
+    """One thread-safe client and pool a process."""
+    return redis.Redis.from_url(
+        settings.REDIS_URL,
+        decode_responses=True,
+        socket_timeout=TIMEOUT_S,
+        socket_connect_timeout=TIMEOUT_S,
+    )
