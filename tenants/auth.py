@@ -1,0 +1,185 @@
+"""From a key or a membership to a Principal: the tenant, its limits, and what the caller may do.
+
+Everything behind the front door takes a Principal; nothing there asks again who is calling.
+"""
+
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db.models import Q
+from django.utils import timezone
+
+from tenants.errors import ApiError
+from tenants.models import ApiKey, KeyScope, Member, Role, Tenant, User
+from tenants.money import to_nanos
+from tenants.scope import tenant_scope, unscoped
+
+KEY_PATTERN = re.compile(r"gh-([0-9A-Za-z]{16})-([0-9A-Za-z]{43})", re.ASCII)
+# last_used_at is written at most this often for a key.
+LAST_USED_EVERY = timedelta(minutes=1)
+
+# Any member may look; a key may look only where one of its scopes says so.
+READ = "read"
+# Making and revoking keys. Owners and developers; of keys only those with the admin scope.
+KEYS = "keys"
+KEY_ROLE = "key"
+SCOPES_BY_ROLE: dict[str, frozenset[str]] = {
+    Role.OWNER: frozenset({READ, KEYS, *KeyScope.values}),
+    Role.DEVELOPER: frozenset({READ, KEYS, KeyScope.INFERENCE, KeyScope.ADAPTERS, KeyScope.USAGE}),
+    Role.BILLING: frozenset({READ, KeyScope.USAGE}),
+    Role.VIEWER: frozenset({READ}),
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """None is no limit. The budget is nano-units of the currency in a calendar month, UTC."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_concurrency: int | None = None
+    monthly_budget_nanos: int | None = None
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Who is calling, for which tenant. Of key_id and user_id exactly one is set.
+
+    role is a Role, or "key". scopes are what may be done: KeyScope values, "read", "keys".
+    """
+
+    tenant_id: int
+    tenant_slug: str
+    role: str
+    limits: Limits
+    key_id: int | None
+    user_id: int | None
+    scopes: frozenset[str]
+    cache_salt: str
+
+
+def authenticate_key(raw: str) -> Principal:
+    """The key's principal.
+
+    Raises ApiError 401 invalid_api_key, the same for a malformed, unknown, revoked or expired key
+    and for one of a suspended tenant.
+    """
+    match = KEY_PATTERN.fullmatch(raw)
+    if match is None:
+        raise invalid_key()
+    public_id, secret = match.groups()
+    # No tenant is known before the key is: the one unscoped look-up on the request path.
+    with unscoped():
+        key = (
+            ApiKey.objects.select_related("tenant__plan")
+            .filter(public_id=public_id, tenant__is_active=True)
+            .first()
+        )
+    if not secret_matches(secret, key.secret_sha256 if key else "") or key is None:
+        raise invalid_key()
+    if key.revoked_at is not None or (key.expires_at and key.expires_at <= timezone.now()):
+        raise invalid_key()
+    note_use(key)
+    return principal_of_key(key)
+
+
+def hash_secret(secret: str) -> str:
+    """Unsalted and fast on purpose: the secret is 256 random bits, not a password."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def secret_matches(secret: str, expected_sha256: str) -> bool:
+    return hmac.compare_digest(hash_secret(secret), expected_sha256)
+
+
+def invalid_key() -> ApiError:
+    return ApiError(
+        "invalid_api_key",
+        401,
+        "Incorrect API key provided: expected an active key as 'Authorization: Bearer gh-…'. "
+        "Keys are made, and revoked ones are listed, in the console under API keys.",
+        type="authentication_error",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def note_use(key: ApiKey) -> None:
+    now = timezone.now()
+    if key.last_used_at is not None and key.last_used_at > now - LAST_USED_EVERY:
+        return
+    stale = Q(last_used_at__isnull=True) | Q(last_used_at__lte=now - LAST_USED_EVERY)
+    with tenant_scope(key.tenant_id):
+        ApiKey.objects.filter(stale, id=key.id).update(last_used_at=now)
+
+
+def principal_of_key(key: ApiKey) -> Principal:
+    extra = {KEYS} if KeyScope.ADMIN in key.scopes else set()
+    return principal(key.tenant, KEY_ROLE, frozenset({*key.scopes, *extra}), key_id=key.id)
+
+
+def principal_for_member(user_id: int, tenant_slug: str) -> Principal:
+    """A member acts by role, an operator as a viewer of any tenant.
+
+    Raises ApiError 404 for a stranger and for an absent tenant alike, 403 tenant_suspended for
+    members of a suspended one.
+    """
+    tenant = Tenant.objects.select_related("plan").filter(slug=tenant_slug).first()
+    role = role_in(tenant, user_id) if tenant else None
+    if tenant is None or role is None:
+        raise ApiError("not_found", 404, f"There is no tenant '{tenant_slug}' that you belong to.")
+    if not tenant.is_active and not is_operator(user_id):
+        raise ApiError("tenant_suspended", 403, f"Tenant '{tenant_slug}' is suspended.")
+    return principal(tenant, role, SCOPES_BY_ROLE[role], user_id=user_id)
+
+
+def role_in(tenant: Tenant, user_id: int) -> str | None:
+    with tenant_scope(tenant.id):
+        member = Member.objects.filter(user_id=user_id, user__is_active=True).first()
+    if member is not None:
+        return member.role
+    return Role.VIEWER if is_operator(user_id) else None
+
+
+def is_operator(user_id: int) -> bool:
+    return User.objects.filter(id=user_id, is_active=True, is_staff=True).exists()
+
+
+def principal(
+    tenant: Tenant,
+    role: str,
+    scopes: frozenset[str],
+    key_id: int | None = None,
+    user_id: int | None = None,
+) -> Principal:
+    return Principal(
+        tenant_id=tenant.id,
+        tenant_slug=tenant.slug,
+        role=role,
+        limits=limits_of(tenant),
+        key_id=key_id,
+        user_id=user_id,
+        scopes=scopes,
+        cache_salt=tenant.cache_salt,
+    )
+
+
+def limits_of(tenant: Tenant) -> Limits:
+    plan = tenant.plan
+    budget = plan.monthly_budget
+    return Limits(
+        requests_per_minute=plan.requests_per_minute,
+        tokens_per_minute=plan.tokens_per_minute,
+        max_concurrency=plan.max_concurrency,
+        monthly_budget_nanos=None if budget is None else to_nanos(budget),
+    )
+
+
+def require_scope(caller: Principal, *accepted: str) -> None:
+    """Raises ApiError 403 unless the caller has one of the accepted scopes."""
+    if caller.scopes.isdisjoint(accepted):
+        who = "This key" if caller.role == KEY_ROLE else f"The role '{caller.role}'"
+        wanted = " or ".join(f"'{scope}'" for scope in accepted if scope != READ)
+        raise ApiError("permission_denied", 403, f"{who} lacks the scope {wanted}.")
