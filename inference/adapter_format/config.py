@@ -11,8 +11,8 @@ _LAYER_INDEX = re.compile(r".*?\.([^.]*)\.(\d+)\.")
 @dataclass(frozen=True)
 class TargetRule:
     """Which modules are adapted: by suffix names, a full-match pattern, or all linear projections;
-    with none of the three, whatever the tensors adapt. layers: only these, None for all; layer_parents: names
-    of the lists that the layer numbers count, empty for any.
+    with none of the three, whatever the tensors adapt. layers: only these, None for all;
+    layer_parents: names of the lists that the layer numbers count, empty for any.
     """
 
     names: frozenset[str] | None = None

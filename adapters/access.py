@@ -1,0 +1,147 @@
+"""From a tenant and a name to what may be used. Absent and another tenant's are the same 404.
+
+One rule for `model`, exact: the base model's name; "name", the adapter's active version; "name@3",
+that version if it is active or one of the NUM_RETAINED_VERSIONS that were active before it. Nothing
+else, and never the base model in an adapter's place.
+"""
+
+import re
+from dataclasses import dataclass
+
+from django.conf import settings
+from django.db.models import QuerySet
+
+from adapters.models import Adapter, AdapterVersion, VersionState
+from tenants.auth import Principal
+from tenants.errors import ApiError
+from tenants.scope import tenant_scope
+
+# Superseded versions of an adapter that stay on the replicas, for pinned requests and roll-back.
+NUM_RETAINED_VERSIONS = 2
+
+_PINNED = re.compile(r"(?P<name>[a-z0-9][a-z0-9._-]{0,62})@(?P<number>[1-9]\d{0,8})")
+# What the engine calls no adapter; taken so that no client mistakes an adapter for the base.
+_RESERVED_NAMES = frozenset({"base"})
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What a request's `model` means. digest, adapter and version are None for the base model."""
+
+    digest: str | None
+    adapter: str | None
+    version: int | None
+    public_name: str
+
+
+@dataclass(frozen=True)
+class ServableModel:
+    """An entry of /v1/models. created: seconds since 1970."""
+
+    id: str
+    created: int
+    owned_by: str
+    digest: str | None
+    version: int | None
+
+
+def resolve(tenant_id: int, model: str) -> Resolved:
+    """Raises ApiError 404 model_not_found, the same for absent and for another tenant's."""
+    if model == settings.BASE_MODEL_NAME:
+        return Resolved(None, None, None, model)
+    pinned = _PINNED.fullmatch(model)
+    with tenant_scope(tenant_id):
+        version = _pinned(pinned["name"], int(pinned["number"])) if pinned else _active(model)
+        if version is None:
+            raise model_not_found(model)
+        if not is_served(version):
+            raise _not_served(version)
+        return Resolved(version.digest, version.adapter.name, version.number, model)
+
+
+def _active(name: str) -> AdapterVersion | None:
+    rows = AdapterVersion.objects.select_related("adapter")
+    return rows.filter(adapter__name=name, state=VersionState.ACTIVE).first()
+
+
+def _pinned(name: str, number: int) -> AdapterVersion | None:
+    rows = AdapterVersion.objects.select_related("adapter")
+    return rows.filter(adapter__name=name, number=number).first()
+
+
+def is_served(version: AdapterVersion) -> bool:
+    """Whether replicas should hold it for requests: active, or just before it."""
+    if version.state == VersionState.ACTIVE:
+        return True
+    return version.id in retained_ids(version.adapter_id)
+
+
+def retained_ids(adapter_id: int) -> list[int]:
+    """The adapter's last superseded versions, newest first. Call inside the tenant's scope."""
+    rows = AdapterVersion.objects.filter(
+        adapter_id=adapter_id,
+        state__in=[VersionState.READY, VersionState.ACTIVATING],
+        superseded_at__isnull=False,
+    ).order_by("-superseded_at")
+    return list(rows.values_list("id", flat=True)[:NUM_RETAINED_VERSIONS])
+
+
+def model_not_found(model: str) -> ApiError:
+    message = f"The model `{model[:200]}` does not exist or you do not have access to it."
+    return ApiError("model_not_found", 404, message, param="model")
+
+
+def _not_served(version: AdapterVersion) -> ApiError:
+    message = (
+        f"Version {version.number} of `{version.adapter.name}` is not served ({version.state}): "
+        f"only the active version and the {NUM_RETAINED_VERSIONS} before it are. "
+        "Activate it to use it."
+    )
+    return ApiError("model_not_found", 404, message, param="model")
+
+
+def servable_models(tenant_id: int) -> list[ServableModel]:
+    """The base model, then the tenant's adapters that have an active version, by name."""
+    base = ServableModel(settings.BASE_MODEL_NAME, 0, "grafthouse", None, None)
+    with tenant_scope(tenant_id):
+        rows = AdapterVersion.objects.select_related("adapter", "tenant")
+        active = rows.filter(state=VersionState.ACTIVE).order_by("adapter__name")
+        return [base, *(_servable(version) for version in active)]
+
+
+def _servable(version: AdapterVersion) -> ServableModel:
+    created = version.activated_at or version.created_at
+    return ServableModel(
+        id=version.adapter.name,
+        created=int(created.timestamp()),
+        owned_by=version.tenant.slug,
+        digest=version.digest,
+        version=version.number,
+    )
+
+
+def is_reserved(name: str) -> bool:
+    """Whether an adapter of this name could be taken for the base model."""
+    return name in _RESERVED_NAMES or name == settings.BASE_MODEL_NAME.lower()
+
+
+def own_adapters(principal: Principal) -> QuerySet[Adapter]:
+    """The caller's adapters. Call inside the tenant's scope."""
+    return Adapter.objects.filter(tenant_id=principal.tenant_id)
+
+
+def access_adapter(principal: Principal, name: str) -> Adapter:
+    """Raises ApiError 404. Call inside the tenant's scope."""
+    adapter = own_adapters(principal).select_related("active_version").filter(name=name).first()
+    if adapter is None:
+        raise ApiError("not_found", 404, f"There is no adapter '{name[:80]}'.")
+    return adapter
+
+
+def access_version(principal: Principal, name: str, number: int) -> AdapterVersion:
+    """Raises ApiError 404. Call inside the tenant's scope."""
+    adapter = access_adapter(principal, name)
+    version = adapter.versions.select_related("adapter").filter(number=number).first()
+    if version is None:
+        raise ApiError("not_found", 404, f"Adapter '{name}' has no version {number}.")
+    return version
