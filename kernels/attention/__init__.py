@@ -67,7 +67,19 @@ def kv_write(
     expect_dtype("v_cache", v_cache, k.dtype)
     expect_shape("places", places, (k.shape[0],))
     expect_dtype("places", places, torch.int64)
-    reference.kv_write(k, v, k_cache, v_cache, places)
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        expect(cache.is_contiguous(), name, "a contiguous tensor", f"strides {cache.stride()}")
+    if not k.is_cuda:
+        reference.kv_write(k, v, k_cache, v_cache, places)
+        return
+    from kernels.attention import kernel
+
+    kernel.kv_write(_packed(k), _packed(v), k_cache, v_cache, places)
+
+
+def _packed(x: torch.Tensor) -> torch.Tensor:
+    """x [T, HKV, D] with a token's elements adjacent; a view of a fused projection already is."""
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
 
 
 def _num_blocks(num_positions: int, cache: torch.Tensor) -> int:

@@ -19,14 +19,17 @@ def decode(
     """q [B, HQ, D], one query a sequence; block_tables [B, n] cut to the longest. → [B, HQ, D]."""
     num_seqs, num_heads, head_dim = q.shape
     num_kv_heads = k_cache.shape[2]
-    k, v = gather(k_cache, block_tables), gather(v_cache, block_tables)  # [B, HKV, C, D]
-    # The query heads of one key head are rows of one matmul: no copy of K and V per query head.
-    grouped = q.reshape(num_seqs, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    k, v = gather(k_cache, block_tables), gather(v_cache, block_tables)  # [B, C, HKV, D]
     # A padded sequence (length 0) sees position 0, so that its row is finite; nobody reads it.
     lengths = context_lens.clamp(min=1)
-    visible = torch.arange(k.shape[2], device=q.device) < lengths[:, None]  # [B, C]
+    visible = torch.arange(k.shape[1], device=q.device) < lengths[:, None]  # [B, C]
+    clear(k, visible)
+    clear(v, visible)
+    # The query heads of one key head are rows of one matmul: no copy of K and V per query head.
+    grouped = q.reshape(num_seqs, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    mask = visible[:, None, None]
     out = F.scaled_dot_product_attention(
-        grouped, k, v, attn_mask=visible[:, None, None], scale=scale
+        grouped, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask, scale=scale
     )
     return out.reshape(num_seqs, num_heads, head_dim)
 
@@ -41,8 +44,9 @@ def prefill(
 ) -> torch.Tensor:
     """q [Q, HQ, D]: the last Q positions of one sequence, blocks [n] its blocks. → [Q, HQ, D]."""
     num_queries = q.shape[0]
-    k = gather(k_cache, blocks[None])[:, :, :context_len]
-    v = gather(v_cache, blocks[None])[:, :, :context_len]
+    # Cut to the sequence's own positions: what another one left behind them is not even multiplied.
+    k = gather(k_cache, blocks[None])[:, :context_len].transpose(1, 2)
+    v = gather(v_cache, blocks[None])[:, :context_len].transpose(1, 2)
     mask = None
     if num_queries != context_len:
         position = torch.arange(context_len, device=q.device)
@@ -60,10 +64,20 @@ def prefill(
 
 
 def gather(cache: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
-    """cache [NB, BS, HKV, D], blocks [B, n] → [B, HKV, n·BS, D]."""
+    """cache [NB, BS, HKV, D], blocks [B, n] → a copy [B, n·BS, HKV, D]."""
     num_seqs, num_blocks = blocks.shape
-    rows = cache.index_select(0, blocks.reshape(-1))
-    return rows.reshape(num_seqs, num_blocks * cache.shape[1], *cache.shape[2:]).transpose(1, 2)
+    # Entries past a sequence's end may be -1: they read some block, which is cleared.
+    rows = cache.index_select(0, blocks.reshape(-1).clamp(min=0))
+    return rows.view(num_seqs, num_blocks * cache.shape[1], *cache.shape[2:])
+
+
+def clear(rows: torch.Tensor, visible: torch.Tensor) -> None:
+    """Zero the gathered rows [B, C, HKV, D] past each sequence: a NaN left there passes any mask."""
+    if rows.is_cuda:
+        rows.masked_fill_(~visible[:, :, None, None], 0.0)
+    else:
+        # Most rows are visible: touching the others alone is cheaper here.
+        rows.flatten(0, 1).index_fill_(0, (~visible).flatten().nonzero().squeeze(1), 0.0)
 
 
 def kv_write(
@@ -73,8 +87,9 @@ def kv_write(
     v_cache: torch.Tensor,
     places: torch.Tensor,
 ) -> None:
-    if bool((places < 0).any()):
-        kept = (places >= 0).nonzero().squeeze(1)
+    kept = (places >= 0) & (places < k_cache.shape[0] * k_cache.shape[1])
+    if not bool(kept.all()):
+        kept = kept.nonzero().squeeze(1)
         k, v, places = k[kept], v[kept], places[kept]
     k_cache.view(-1, *k_cache.shape[2:]).index_copy_(0, places, k)
     v_cache.view(-1, *v_cache.shape[2:]).index_copy_(0, places, v)

@@ -1,11 +1,15 @@
-"""Batched LoRA over rank pages: any mix of adapters and ranks in one step."""
+"""Batched LoRA over rank pages: any mix of adapters and ranks in one step.
+
+Triton is imported where a CUDA tensor asks for it: the CPU needs none.
+"""
 
 import torch
 
 from kernels.contract import expect, expect_device, expect_dtype, expect_shape
 from kernels.lora import reference
-from kernels.lora.batch import DenseBatch, DenseRows, LoraBatch, LoraWeights
+from kernels.lora.batch import DenseBatch, DenseRows, LoraBatch, LoraWeights, TilePlan
 from kernels.lora.dense import ActivePages, dense_shrink_expand
+from kernels.lora.plan import plan_tiles
 
 __all__ = [
     "ActivePages",
@@ -13,6 +17,7 @@ __all__ = [
     "DenseRows",
     "LoraBatch",
     "LoraWeights",
+    "TilePlan",
     "add_lora",
     "expand",
     "shrink",
@@ -29,8 +34,13 @@ def add_lora(y: torch.Tensor, x: torch.Tensor, weights: LoraWeights, batch: Lora
     _check_y(y, weights, batch)
     if batch.dense is not None:
         dense_shrink_expand(x, y, weights, batch.dense)
+    elif x.is_cuda:
+        from kernels.lora import kernel
+
+        plan = _plan(weights, batch)
+        kernel.expand(kernel.shrink(x, weights, batch, plan), weights, batch, plan, y)
     else:
-        expand(shrink(x, weights, batch), weights, batch, y)
+        reference.expand(reference.shrink(x, weights, batch), weights, batch, y)
 
 
 def shrink(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> torch.Tensor:
@@ -40,6 +50,10 @@ def shrink(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> torch.Ten
     token's rank are zero on the CPU and left unwritten on CUDA: expand does not read them.
     """
     _check_x(x, weights, batch)
+    if x.is_cuda:
+        from kernels.lora import kernel
+
+        return kernel.shrink(x, weights, batch, _plan(weights, batch)).sum(0)
     return reference.shrink(x, weights, batch)
 
 
@@ -53,7 +67,16 @@ def expand(h: torch.Tensor, weights: LoraWeights, batch: LoraBatch, y: torch.Ten
     expect_shape("h", h, (y.shape[0], num_slices, max_rank))
     expect_dtype("h", h, torch.float32)
     expect_device("h", h, y.device)
-    reference.expand(h, weights, batch, y)
+    if y.is_cuda:
+        from kernels.lora import kernel
+
+        kernel.expand(h.contiguous()[None], weights, batch, _plan(weights, batch), y)
+    else:
+        reference.expand(h, weights, batch, y)
+
+
+def _plan(weights: LoraWeights, batch: LoraBatch) -> TilePlan:
+    return batch.plan or plan_tiles(batch, weights.a.shape[2])
 
 
 def _check_x(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:

@@ -57,6 +57,24 @@ class DenseBatch:
 
 
 @dataclass(frozen=True)
+class TilePlan:
+    """The Triton kernels' walk over one batch; all int32 on the device (plan.plan_tiles makes it).
+
+    order [T]: tokens sorted by slot, those without adapter last. Tile i serves the tile_len[i]
+    tokens from order[tile_start[i]] on, all of tile_slot[i]; -1 for an idle tile.
+    pages [S, max_pages]: the page table, -1 for what the slot must not read; ranks [S] cut to it.
+    """
+
+    order: torch.Tensor
+    tile_slot: torch.Tensor
+    tile_start: torch.Tensor
+    tile_len: torch.Tensor
+    pages: torch.Tensor
+    ranks: torch.Tensor
+    tokens_per_tile: int
+
+
+@dataclass(frozen=True)
 class LoraBatch:
     """Who uses which adapter in one step. All tensors live on the device and are only read there,
     so one captured graph serves any mix; refill them in place.
@@ -68,7 +86,7 @@ class LoraBatch:
     scales [S, M] fp32: alpha/r (or its like) for each (layer, module) column.
     page_owner [NP] int32: the slot that owns each page, -1 for a free one. A page that the table
     names but its slot does not own is never read.
-    dense: what ActivePages.bind adds on the CPU.
+    dense, plan: what ActivePages.bind adds, on the CPU and on CUDA.
     """
 
     token_slot: torch.Tensor
@@ -77,6 +95,7 @@ class LoraBatch:
     scales: torch.Tensor
     page_owner: torch.Tensor
     dense: DenseBatch | None = None
+    plan: TilePlan | None = None
 
     def __post_init__(self) -> None:
         expect_shape("token_slot", self.token_slot, ("T",))

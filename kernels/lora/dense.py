@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from kernels.contract import expect
 from kernels.lora.batch import DenseBatch, DenseRows, LoraBatch, LoraWeights
+from kernels.lora.plan import plan_tiles
 from kernels.lora.reference import readable_rows
 
 
@@ -29,7 +30,7 @@ class ActivePages:
         self._rows: dict[int, DenseRows] = {}
 
     def bind(self, batch: LoraBatch, active: dict[int, Hashable]) -> LoraBatch:
-        """The batch with its dense form; on other devices than the CPU, the batch itself.
+        """The batch with its dense form on the CPU, its tiles on CUDA: capture it with the step.
 
         active: slot → version of its content (the adapter's digest) for every slot in token_slot. A
         slot whose version changed is gathered anew; pages rewritten under one version would be
@@ -37,7 +38,7 @@ class ActivePages:
         ValueError: a token's slot is not among the active, and would get the base model's answer.
         """
         if batch.scales.device.type != "cpu":
-            return batch
+            return replace(batch, plan=plan_tiles(batch, self._weights[0].a.shape[2]))
         missing = set(batch.token_slot.tolist()) - active.keys() - {-1}
         expect(not missing, "slots of tokens", f"active ones {sorted(active)}", sorted(missing))
         if not active:
@@ -55,11 +56,13 @@ class ActivePages:
 
     def _gather(self, batch: LoraBatch, active: dict[int, Hashable]) -> None:
         rows_per_page = self._weights[0].a.shape[2]
-        found = [(slot, *readable_rows(batch, slot, rows_per_page)) for slot in sorted(active)]
-        owner = [torch.full_like(rows, slot, dtype=torch.int32) for slot, rows, _, _ in found]
-        pages = torch.cat([pages for _, _, pages, _ in found]) if found else _NO_ROWS
-        places = torch.cat([places for _, _, _, places in found]) if found else _NO_ROWS
-        self._owner = torch.cat(owner) if owner else _NO_ROWS.int()
+        found = {slot: readable_rows(batch, slot, rows_per_page) for slot in sorted(active)}
+        pages = torch.cat([pages for _, pages, _ in found.values()])
+        places = torch.cat([places for _, _, places in found.values()])
+        slots = [
+            torch.full_like(rows, slot, dtype=torch.int32) for slot, (rows, _, _) in found.items()
+        ]
+        self._owner = torch.cat(slots)
         scales = batch.scales[self._owner.long()]  # [RA, M]
         self._rows = {w.column: _gather_rows(w, pages, places, scales) for w in self._weights}
         self._held = dict(active)
@@ -97,4 +100,3 @@ def _gather_rows(
 
 
 _MISSING = object()
-_NO_ROWS = torch.empty(0, dtype=torch.long)

@@ -4,8 +4,10 @@ import torch
 
 from kernels.lora.batch import LoraBatch, LoraWeights
 
+Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
-def readable_rows(batch: LoraBatch, slot: int, rows_per_page: int) -> tuple[torch.Tensor, ...]:
+
+def readable_rows(batch: LoraBatch, slot: int, rows_per_page: int) -> Rows:
     """What slot may read, within its rank and its own pages: rank rows, pages, places in page."""
     table, owner = batch.page_table[slot].long(), batch.page_owner
     num_rows = min(int(batch.ranks[slot]), table.shape[0] * rows_per_page)
@@ -19,7 +21,7 @@ def readable_rows(batch: LoraBatch, slot: int, rows_per_page: int) -> tuple[torc
 
 def used_slots(batch: LoraBatch) -> list[int]:
     num_slots = batch.page_table.shape[0]
-    return [slot for slot in batch.token_slot.unique().tolist() if 0 <= slot < num_slots]
+    return [slot for slot in sorted(set(batch.token_slot.tolist())) if 0 <= slot < num_slots]
 
 
 def shrink(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> torch.Tensor:
@@ -45,6 +47,6 @@ def expand(h: torch.Tensor, weights: LoraWeights, batch: LoraBatch, y: torch.Ten
         tokens = (batch.token_slot == slot).nonzero().squeeze(1)
         rows, pages, places = readable_rows(batch, slot, rows_per_page)
         b = weights.b[pages, places].float()  # [R, N]
-        parts = b.split(list(weights.slice_sizes), dim=1)
+        parts = torch.split_with_sizes(b, weights.slice_sizes, dim=1)
         delta = [h[tokens, s][:, rows] @ part for s, part in enumerate(parts)]
         y[tokens] = (y[tokens].float() + torch.cat(delta, dim=1)).to(y.dtype)

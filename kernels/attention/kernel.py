@@ -1,0 +1,60 @@
+"""The write of new keys and values in Triton: padded tokens are skipped without asking the host."""
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def kv_write_kernel(
+    # read
+    k,
+    v,
+    places,
+    # written
+    k_cache,
+    v_cache,
+    # sizes
+    num_places,
+    # strides
+    stride_k,
+    stride_v,
+    # meta: ELEMENTS = HKV · D of a token
+    ELEMENTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    i_token = tl.program_id(0).to(tl.int64)
+    place = tl.load(places + i_token)
+    if (place < 0) | (place >= num_places):
+        return
+    i_e = tl.arange(0, BLOCK)
+    m_e = i_e < ELEMENTS
+    b_k = tl.load(k + i_token * stride_k + i_e, mask=m_e)
+    b_v = tl.load(v + i_token * stride_v + i_e, mask=m_e)
+    tl.store(k_cache + place * ELEMENTS + i_e, b_k, mask=m_e)
+    tl.store(v_cache + place * ELEMENTS + i_e, b_v, mask=m_e)
+
+
+def kv_write(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    places: torch.Tensor,
+) -> None:
+    """k, v [T, HKV, D], a token's elements adjacent; caches contiguous. In place."""
+    num_tokens, elements = k.shape[0], k.shape[1] * k.shape[2]
+    if num_tokens:
+        kv_write_kernel[(num_tokens,)](
+            k,
+            v,
+            places,
+            k_cache,
+            v_cache,
+            k_cache.shape[0] * k_cache.shape[1],
+            k.stride(0),
+            v.stride(0),
+            ELEMENTS=elements,
+            BLOCK=triton.next_power_of_2(elements),
+        )
