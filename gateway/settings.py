@@ -35,6 +35,8 @@ def env_list(name: str, default: str = "") -> list[str]:
 
 
 VAR_DIR = Path(os.environ.get("VAR_DIR", ROOT_DIR / "var")).resolve()
+# Where `manage.py serve` listens; HOST=0.0.0.0 with ALLOWED_HOSTS opens it to others.
+HOST = os.environ.get("HOST", "127.0.0.1")
 PORT = env_int("PORT", 8000)
 DEBUG = env_bool("DEBUG", False)
 
@@ -136,6 +138,9 @@ FRONTEND_DIR = ROOT_DIR / "frontend" / "dist"
 WHITENOISE_ROOT = FRONTEND_DIR if FRONTEND_DIR.is_dir() else None
 
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
+# `manage.py serve` starts its own store and replica unless it was given others.
+HAS_OWN_STORE = "REDIS_URL" not in os.environ
+HAS_OWN_REPLICA = "REPLICA_URLS" not in os.environ
 CHANNEL_LAYERS = {
     "default": {
         "BACKEND": "channels_redis.core.RedisChannelLayer",
@@ -180,7 +185,8 @@ SPECTACULAR_SETTINGS = {
 }
 
 # The base model that every replica serves, and where a version's bytes live by digest.
-BASE_MODEL_PATH = Path(os.environ.get("MODEL", VAR_DIR / "models" / "smollm2-135m-instruct"))
+DEMO_MODEL_PATH = VAR_DIR / "models" / "smollm2-135m-instruct"
+BASE_MODEL_PATH = Path(os.environ.get("MODEL") or DEMO_MODEL_PATH).resolve()
 BASE_MODEL_NAME = os.environ.get("MODEL_NAME", BASE_MODEL_PATH.name.lower())
 ADAPTER_STORE_DIR = Path(os.environ.get("ADAPTER_STORE_DIR", VAR_DIR / "adapters"))
 REPLICA_URLS = env_list("REPLICA_URLS", "http://127.0.0.1:8100")
