@@ -1,0 +1,77 @@
+"""The aiohttp application: routes, and what wraps every request."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from inference.server import adapter_routes, openai_routes, state_routes
+from inference.server.body import MAX_BODY_BYTES
+from inference.server.errors import render_errors
+from inference.server.replica import REPLICA, Replica
+
+# A client's own id is echoed if it is harmless, and used for nothing.
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
+
+POSTS: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
+    "/v1/chat/completions": openai_routes.chat_completions,
+    "/v1/completions": openai_routes.completions,
+    "/load_lora_adapter": adapter_routes.load_lora_adapter,
+    "/v1/load_lora_adapter": adapter_routes.load_lora_adapter,
+    "/unload_lora_adapter": adapter_routes.unload_lora_adapter,
+    "/v1/unload_lora_adapter": adapter_routes.unload_lora_adapter,
+    "/tokenize": state_routes.tokenize,
+}
+GETS: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
+    "/v1/models": adapter_routes.list_models,
+    # Names may have slashes.
+    "/v1/models/{id:.+}": adapter_routes.retrieve_model,
+    "/health": state_routes.health,
+    "/ready": state_routes.ready,
+    "/state": state_routes.state,
+    "/metrics": state_routes.metrics,
+}
+
+
+def make_app(replica: Replica) -> web.Application:
+    app = web.Application(
+        client_max_size=MAX_BODY_BYTES, middlewares=[count_requests, render_errors]
+    )
+    app[REPLICA] = replica
+    for path, handler in POSTS.items():
+        app.router.add_post(path, handler)
+    for path, handler in GETS.items():
+        app.router.add_get(path, handler)
+    app.on_response_prepare.append(_echo_request_id)
+    return app
+
+
+async def _echo_request_id(request: web.Request, response: web.StreamResponse) -> None:
+    value = request.headers.get("X-Request-Id", "")
+    if REQUEST_ID.match(value):
+        response.headers["X-Request-Id"] = value
+
+
+@web.middleware
+async def count_requests(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every request counts once. Labels are our own route patterns, never a client's path."""
+    resource = request.match_info.route.resource
+    route = resource.canonical if resource is not None else "unknown"
+    outcome = "server_error"
+    try:
+        response = await handler(request)
+        outcome = request.get("outcome") or _outcome(response.status)
+        return response
+    except asyncio.CancelledError:
+        outcome = "disconnected"
+        raise
+    finally:
+        request.app[REPLICA].metrics.requests.labels(route, outcome).inc()
+
+
+def _outcome(status: int) -> str:
+    if status < 400:
+        return "ok"
+    return "client_error" if status < 500 else "server_error"

@@ -1,0 +1,137 @@
+"""The sequences of one HTTP request: submitted together, read as deltas, aborted together."""
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
+
+from inference.errors import EngineError, ErrorCode
+from inference.metrics import FrontMetrics, Timing
+from inference.request import (
+    Aborted,
+    Event,
+    Failed,
+    Finished,
+    GenerateRequest,
+    SamplingParams,
+    Token,
+)
+from inference.server.bridge import Bridge, ServingEngine
+from inference.server.choice import Choice, ChoiceRules, Delta
+
+Step = list[tuple[Choice, Delta]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """prompts: token ids. samplings: one for each choice of a prompt, so n = len(samplings)."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    samplings: tuple[SamplingParams, ...]
+    rules: ChoiceRules
+    digest: str | None
+    cache_salt: str
+
+
+@dataclass(frozen=True)
+class Usage:
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+class Generation:
+    """close() must be called, whatever ended the request: it aborts what still runs."""
+
+    def __init__(
+        self, plan: Plan, engine: ServingEngine, bridge: Bridge, metrics: FrontMetrics
+    ) -> None:
+        self._plan = plan
+        self._engine = engine
+        self._bridge = bridge
+        self._metrics = metrics
+        self._mailbox = bridge.open()
+        num_choices = len(plan.prompts) * len(plan.samplings)
+        self.choices = [
+            Choice(index, index // len(plan.samplings), plan.rules) for index in range(num_choices)
+        ]
+        # Ids are ours: two clients that send one request id never meet.
+        self._request_ids = [uuid.uuid4().hex for _ in self.choices]
+        self._running: set[int] = set()
+        self._timing = Timing(time.perf_counter(), num_choices)
+
+    def submit(self) -> None:
+        """Raises EngineError when the engine refuses at once; then nothing runs."""
+        for choice in self.choices:
+            sampling = self._plan.samplings[choice.index % len(self._plan.samplings)]
+            if sampling.max_tokens == 0:
+                self._running.add(choice.index)
+                self._mailbox.put(choice.index, Finished("", "length"))
+                continue
+            request = GenerateRequest(
+                request_id=self._request_ids[choice.index],
+                token_ids=self._plan.prompts[choice.prompt],
+                sampling=sampling,
+                digest=self._plan.digest,
+                cache_salt=self._plan.cache_salt,
+            )
+            self._engine.submit(request, partial(self._bridge.post, self._mailbox, choice.index))
+            self._running.add(choice.index)
+
+    async def steps(self) -> AsyncIterator[Step]:
+        """What came together is yielded together; ends after each choice's last delta.
+
+        Raises EngineError when any sequence fails.
+        """
+        while self._running:
+            posted = await self._mailbox.take()
+            now_s = time.perf_counter()
+            step: Step = []
+            for number, event in posted:
+                if isinstance(event, EngineError):
+                    raise event
+                if number in self._running:
+                    step.append((self.choices[number], self._apply(number, event, now_s)))
+            if step:
+                yield step
+
+    def close(self) -> None:
+        self._bridge.close(self._mailbox)
+        for number in sorted(self._running):
+            self._engine.abort(self._request_ids[number])
+        self._running.clear()
+        usage = self.usage
+        self._metrics.observe_tokens(
+            usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, self._timing
+        )
+
+    @property
+    def usage(self) -> Usage:
+        """Prompts count once, whatever n is; completion tokens of all choices."""
+        firsts = self.choices[:: len(self._plan.samplings)]
+        return Usage(
+            prompt_tokens=sum(map(len, self._plan.prompts)),
+            completion_tokens=sum(choice.num_tokens for choice in self.choices),
+            cached_tokens=sum(choice.num_cached_tokens for choice in firsts),
+        )
+
+    def _apply(self, number: int, event: Event, now_s: float) -> Delta:
+        choice = self.choices[number]
+        if isinstance(event, Token):
+            self._timing.token(number, now_s)
+            delta = choice.take(event)
+            if delta.finish_reason is not None:
+                self._engine.abort(self._request_ids[number])
+                self._running.discard(number)
+            return delta
+        self._running.discard(number)
+        if isinstance(event, Finished):
+            return choice.end(event.reason)
+        raise _failure(event)
+
+
+def _failure(event: Failed | Aborted) -> EngineError:
+    if isinstance(event, Failed):
+        return EngineError(event.code, event.message)
+    return EngineError(ErrorCode.OVERLOADED, "The server stopped this request; try again.")

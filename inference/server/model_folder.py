@@ -1,0 +1,50 @@
+"""The front's view of a model directory: tokenizer, chat template, special token names."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inference.model_spec import ModelError, ModelSpec
+from inference.server.chat_template import ChatTemplate, load_chat_template, load_special_tokens
+from inference.server.fields import invalid
+from inference.server.tokenizer import Tokenizer
+
+NO_TEMPLATE = "This model has no chat template; use /v1/completions."
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    spec: ModelSpec
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+
+    @classmethod
+    def load(cls, path: str) -> "ModelFolder":
+        """Raises ModelError: what is missing or not understood."""
+        folder = Path(path)
+        spec = ModelSpec.load(folder)
+        config = _tokenizer_config(folder)
+        tokenizer = Tokenizer.load(folder, load_special_tokens(config).get("bos_token"))
+        return cls(spec, tokenizer, load_chat_template(folder, config))
+
+    def encode_chat(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+    ) -> tuple[int, ...]:
+        """Raises EngineError (400) when there is no template or it refuses the messages."""
+        if self.template is None:
+            raise invalid("messages", NO_TEMPLATE)
+        control = self.tokenizer.control_tokens()
+        rendered = self.template.render(control.hide(messages), control.hide(tools))
+        return tuple(self.tokenizer.encode_chat(rendered, control))
+
+
+def _tokenizer_config(folder: Path) -> dict[str, Any]:
+    path = folder / "tokenizer_config.json"
+    try:
+        value = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: not readable as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: expected a JSON object")
+    return value

@@ -1,0 +1,119 @@
+"""/v1/chat/completions and /v1/completions."""
+
+import time
+import uuid
+
+from aiohttp import web
+
+from inference.errors import EngineError, ErrorCode
+from inference.server.answer import Answer
+from inference.server.body import read_fields
+from inference.server.choice import ChoiceRules
+from inference.server.generation import Generation, Plan
+from inference.server.prompts import encode_chat, encode_prompts, prompt_text
+from inference.server.replica import REPLICA, Loaded, Replica, resolve
+from inference.server.requests import (
+    ChatRequest,
+    CompletionRequest,
+    parse_chat,
+    parse_completion,
+)
+from inference.server.responses import Envelope
+from inference.server.sampling import Sampling
+from inference.server.shapes import ChatShape, CompletionShape, Shape
+
+
+async def chat_completions(request: web.Request) -> web.StreamResponse:
+    replica = request.app[REPLICA]
+    loaded = replica.ready()
+    body = await read_fields(request)
+    chat = parse_chat(body, loaded.folder.spec.vocab_size)
+    name, digest = resolve(chat.target, replica, loaded.engine)
+    prompt = await encode_chat(loaded.folder, chat.messages, chat.tools)
+    max_tokens = _room(loaded, prompt, chat.max_tokens, "messages")
+    vocabulary = loaded.folder.tokenizer.vocabulary
+    plan = _plan(loaded, (prompt,), max_tokens, chat, digest, vocabulary.strips_first_space)
+    shape = ChatShape(vocabulary, chat.num_logprobs is not None)
+    return await _answer(request, replica, loaded, plan, shape, chat, name)
+
+
+async def completions(request: web.Request) -> web.StreamResponse:
+    replica = request.app[REPLICA]
+    loaded = replica.ready()
+    body = await read_fields(request)
+    completion = parse_completion(body, loaded.folder.spec.vocab_size)
+    name, digest = resolve(completion.target, replica, loaded.engine)
+    prompts = await encode_prompts(loaded.folder.tokenizer, completion.prompts)
+    for prompt in prompts:
+        _room(loaded, prompt, completion.max_tokens, "prompt")
+    plan = _plan(loaded, prompts, completion.max_tokens, completion, digest, False)
+    vocabulary = loaded.folder.tokenizer.vocabulary
+    echoes = [
+        prompt_text(loaded.folder.tokenizer, prompt) if completion.echo else ""
+        for prompt in completion.prompts
+    ]
+    shape = CompletionShape(vocabulary, completion.num_logprobs is not None, echoes)
+    return await _answer(request, replica, loaded, plan, shape, completion, name)
+
+
+async def _answer(
+    request: web.Request,
+    replica: Replica,
+    loaded: Loaded,
+    plan: Plan,
+    shape: Shape,
+    asked: ChatRequest | CompletionRequest,
+    name: str,
+) -> web.StreamResponse:
+    envelope = Envelope(
+        id=shape.id_prefix + uuid.uuid4().hex,
+        created=int(time.time()),
+        model=name,
+        fingerprint=plan.digest or "base",
+    )
+    generation = Generation(plan, loaded.engine, replica.bridge, replica.metrics)
+    try:
+        generation.submit()
+        return await Answer(envelope, shape, asked.streaming, generation).send(request)
+    finally:
+        # Also when the client left: the handler is cancelled then.
+        generation.close()
+
+
+def _plan(
+    loaded: Loaded,
+    prompts: tuple[tuple[int, ...], ...],
+    max_tokens: int,
+    asked: ChatRequest | CompletionRequest,
+    digest: str | None,
+    strips_first_space: bool,
+) -> Plan:
+    sampling: Sampling = asked.sampling
+    samplings = tuple(sampling.build(max_tokens, choice) for choice in range(sampling.n))
+    ends = samplings[0].stop_token_ids
+    if not samplings[0].ignore_eos:
+        ends += loaded.folder.spec.eos_token_ids
+    rules = ChoiceRules(
+        token_bytes=loaded.folder.tokenizer.vocabulary.token_bytes,
+        end_ids=frozenset(ends),
+        stops=sampling.stops,
+        min_tokens=sampling.min_tokens,
+        strips_first_space=strips_first_space,
+    )
+    return Plan(prompts, samplings, rules, digest, asked.cache_salt)
+
+
+def _room(loaded: Loaded, prompt: tuple[int, ...], max_tokens: int | None, param: str) -> int:
+    """Tokens to generate: those asked for, else all that fit. Raises EngineError when too many."""
+    limit = loaded.max_model_len
+    if max_tokens is None and len(prompt) < limit:
+        return limit - len(prompt)
+    total = len(prompt) + (1 if max_tokens is None else max_tokens)
+    if total <= limit and max_tokens is not None:
+        return max_tokens
+    message = (
+        f"This model's maximum context length is {limit} tokens. However, you requested {total} "
+        f"tokens ({len(prompt)} in the {param}, {total - len(prompt)} in the completion). "
+        f"Please reduce the length of the {param} or completion."
+    )
+    raise EngineError(ErrorCode.CONTEXT_LENGTH_EXCEEDED, message, param)

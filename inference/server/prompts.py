@@ -1,0 +1,46 @@
+"""Prompts → token ids, off the event loop when long."""
+
+import asyncio
+from typing import Any
+
+from inference.server.fields import invalid
+from inference.server.model_folder import ModelFolder
+from inference.server.requests import Prompt
+from inference.server.tokenizer import Tokenizer
+
+# Longer texts are tokenised in a thread beside the event loop: they take 20 ms and more.
+MAX_INLINE_CHARS = 50_000
+
+
+async def encode_chat(
+    folder: ModelFolder, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+) -> tuple[int, ...]:
+    """Raises EngineError (400) when the template refuses the messages."""
+    num_chars = sum(len(message.get("content") or "") for message in messages)
+    if num_chars > MAX_INLINE_CHARS:
+        return await asyncio.to_thread(folder.encode_chat, messages, tools)
+    return folder.encode_chat(messages, tools)
+
+
+async def encode_prompts(
+    tokenizer: Tokenizer, prompts: tuple[Prompt, ...]
+) -> tuple[tuple[int, ...], ...]:
+    """Raises EngineError (400) for a prompt without a token: there is nothing to continue."""
+    if sum(map(len, prompts)) > MAX_INLINE_CHARS:
+        return await asyncio.to_thread(_encode_all, tokenizer, prompts)
+    return _encode_all(tokenizer, prompts)
+
+
+def _encode_all(tokenizer: Tokenizer, prompts: tuple[Prompt, ...]) -> tuple[tuple[int, ...], ...]:
+    return tuple(_encode(tokenizer, prompt) for prompt in prompts)
+
+
+def _encode(tokenizer: Tokenizer, prompt: Prompt) -> tuple[int, ...]:
+    ids = tuple(tokenizer.encode_prompt(prompt)) if isinstance(prompt, str) else prompt
+    if not ids:
+        raise invalid("prompt", "The prompt has no tokens; send at least one.")
+    return ids
+
+
+def prompt_text(tokenizer: Tokenizer, prompt: Prompt) -> str:
+    return prompt if isinstance(prompt, str) else tokenizer.vocabulary.text(prompt)

@@ -1,0 +1,105 @@
+"""What differs between the two endpoints' answers: the objects inside "choices"."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from inference.server.choice import Choice, Delta, ShownToken
+from inference.server.responses import Json, chat_logprobs, completion_logprobs
+from inference.server.vocabulary import Vocabulary
+
+
+class Shape(Protocol):
+    """opening, piece, ending: a stream's chunks of a choice. whole: the choice of a JSON answer."""
+
+    id_prefix: str
+    whole_kind: str
+    chunk_kind: str
+
+    def opening(self, choice: Choice) -> Json | None: ...
+
+    def piece(self, choice: Choice, delta: Delta) -> Json: ...
+
+    def ending(self, choice: Choice) -> Json: ...
+
+    def whole(self, choice: Choice, text: str, tokens: Sequence[ShownToken]) -> Json: ...
+
+
+class ChatShape:
+    id_prefix = "chatcmpl-"
+    whole_kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
+
+    def __init__(self, vocabulary: Vocabulary, wants_logprobs: bool) -> None:
+        self._vocabulary = vocabulary
+        self._wants_logprobs = wants_logprobs
+
+    def opening(self, choice: Choice) -> Json | None:
+        return self._chunk(choice, {"role": "assistant", "content": ""})
+
+    def piece(self, choice: Choice, delta: Delta) -> Json:
+        logprobs = self._logprobs(delta.tokens) if delta.tokens else None
+        return self._chunk(choice, {"content": delta.text}, logprobs)
+
+    def ending(self, choice: Choice) -> Json:
+        return self._chunk(choice, {}) | {"finish_reason": choice.finish_reason}
+
+    def whole(self, choice: Choice, text: str, tokens: Sequence[ShownToken]) -> Json:
+        return {
+            "index": choice.index,
+            "message": {"role": "assistant", "content": text, "refusal": None},
+            "logprobs": self._logprobs(tokens),
+            "finish_reason": choice.finish_reason,
+        }
+
+    def _logprobs(self, tokens: Sequence[ShownToken]) -> Json | None:
+        return chat_logprobs(self._vocabulary, tokens) if self._wants_logprobs else None
+
+    def _chunk(self, choice: Choice, delta: Json, logprobs: Json | None = None) -> Json:
+        return {
+            "index": choice.index,
+            "delta": delta,
+            "logprobs": logprobs,
+            "finish_reason": None,
+        }
+
+
+class CompletionShape:
+    """echoes: for each prompt the text to repeat before its answer; empty strings for none."""
+
+    id_prefix = "cmpl-"
+    whole_kind = "text_completion"
+    chunk_kind = "text_completion"
+
+    def __init__(self, vocabulary: Vocabulary, wants_logprobs: bool, echoes: Sequence[str]) -> None:
+        self._vocabulary = vocabulary
+        self._wants_logprobs = wants_logprobs
+        self._echoes = echoes
+
+    def opening(self, choice: Choice) -> Json | None:
+        echo = self._echoes[choice.prompt]
+        return self._chunk(choice, echo) if echo else None
+
+    def piece(self, choice: Choice, delta: Delta) -> Json:
+        logprobs = self._logprobs(choice, delta.tokens) if delta.tokens else None
+        return self._chunk(choice, delta.text, logprobs)
+
+    def ending(self, choice: Choice) -> Json:
+        return self._chunk(choice, "") | {"finish_reason": choice.finish_reason}
+
+    def whole(self, choice: Choice, text: str, tokens: Sequence[ShownToken]) -> Json:
+        text = self._echoes[choice.prompt] + text
+        logprobs = self._logprobs(choice, tokens)
+        return self._chunk(choice, text, logprobs) | {"finish_reason": choice.finish_reason}
+
+    def _logprobs(self, choice: Choice, tokens: Sequence[ShownToken]) -> Json | None:
+        if not self._wants_logprobs:
+            return None
+        return completion_logprobs(self._vocabulary, tokens, len(self._echoes[choice.prompt]))
+
+    def _chunk(self, choice: Choice, text: str, logprobs: Json | None = None) -> Json:
+        return {
+            "index": choice.index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": None,
+        }

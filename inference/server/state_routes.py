@@ -1,0 +1,54 @@
+"""/health, /ready, /state, /tokenize, /metrics: what the router, the supervisor and people ask."""
+
+from dataclasses import asdict
+
+from aiohttp import web
+
+from inference.metrics import CONTENT_TYPE
+from inference.server.body import read_fields
+from inference.server.errors import json_response
+from inference.server.fields import Fields, invalid
+from inference.server.messages import parse_messages, parse_tools
+from inference.server.prompts import encode_chat, encode_prompts
+from inference.server.replica import REPLICA, Loaded, resolve
+from inference.server.requests import parse_target
+
+
+async def health(request: web.Request) -> web.Response:
+    """200 while the process lives, also while the model loads."""
+    return json_response({"status": "ok"})
+
+
+async def ready(request: web.Request) -> web.Response:
+    request.app[REPLICA].ready()
+    return json_response({"status": "ready"})
+
+
+async def state(request: web.Request) -> web.Response:
+    return json_response(asdict(request.app[REPLICA].ready().engine.state()))
+
+
+async def metrics(request: web.Request) -> web.Response:
+    body = request.app[REPLICA].metrics.render()
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+
+async def tokenize(request: web.Request) -> web.Response:
+    """The ids that a prompt or a chat would feed to the engine."""
+    replica = request.app[REPLICA]
+    loaded = replica.ready()
+    body = await read_fields(request)
+    body.refuse_others(("model", "lora_path", "prompt", "messages", "tools", "tool_choice"))
+    resolve(parse_target(body), replica, loaded.engine)
+    ids = await _ids(body, loaded)
+    limits = {"count": len(ids), "max_model_len": loaded.max_model_len}
+    return json_response({"tokens": list(ids)} | limits)
+
+
+async def _ids(body: Fields, loaded: Loaded) -> tuple[int, ...]:
+    prompt = body.string("prompt", None)
+    if (prompt is None) == (body.get("messages") is None):
+        raise invalid("prompt", "Send either 'prompt' (a string) or 'messages'.")
+    if prompt is None:
+        return await encode_chat(loaded.folder, parse_messages(body), parse_tools(body))
+    return (await encode_prompts(loaded.folder.tokenizer, (prompt,)))[0]
