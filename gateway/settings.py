@@ -186,7 +186,7 @@ SPECTACULAR_SETTINGS = {
 
 # The base model that every replica serves, and where a version's bytes live by digest.
 DEMO_MODEL_PATH = VAR_DIR / "models" / "smollm2-135m-instruct"
-BASE_MODEL_PATH = Path(os.environ.get("MODEL") or DEMO_MODEL_PATH).resolve()
+BASE_MODEL_PATH = Path(os.environ.get("MODEL") or DEMO_MODEL_PATH).absolute()
 BASE_MODEL_NAME = os.environ.get("MODEL_NAME", BASE_MODEL_PATH.name.lower())
 ADAPTER_STORE_DIR = Path(os.environ.get("ADAPTER_STORE_DIR", VAR_DIR / "adapters"))
 REPLICA_URLS = env_list("REPLICA_URLS", "http://127.0.0.1:8100")
