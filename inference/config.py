@@ -1,7 +1,17 @@
-"""Everything the engine process can be told, in one frozen value. Read nowhere else."""
+"""Everything that the engine process can be told, as frozen values. Read nowhere else."""
 
-from dataclasses import dataclass
-from typing import Literal
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal, NoReturn
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "cuda")
+LOAD_FORMATS = ("auto", "dummy")
+DESCRIPTION = "One base model and many LoRA adapters, served from one process."
+UNIT_BITS = {"": 0, "K": 10, "M": 20, "G": 30}
 
 
 @dataclass(frozen=True)
@@ -31,3 +41,204 @@ class EngineConfig:
     num_threads: int | None = None
     seed: int | None = None
     tp: int = 1
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """What `python -m inference serve` was told. adapter_dirs empty: adapters load from anywhere.
+
+    base_name: what clients call the base model. grace_s: time for running streams after SIGTERM.
+    """
+
+    engine: EngineConfig
+    base_name: str
+    host: str
+    port: int
+    lora_paths: tuple[tuple[str, str], ...]
+    adapter_dirs: tuple[Path, ...]
+    grace_s: float
+
+
+class DefaultsFormatter(argparse.HelpFormatter):
+    """Adds each default that the help does not explain itself."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        text = action.help or ""
+        if action.default in (None, argparse.SUPPRESS) or action.option_strings == ["-h", "--help"]:
+            return text
+        return f"{text} (default: %(default)s)"
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A mistake on the command line is one line and exit status 2, without the usage block."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def parse_arguments(arguments: Sequence[str]) -> ServeConfig:
+    """Exits with status 2 and one line on stderr when anything is wrong."""
+    parser = OneLineParser(prog="python -m inference", description=DESCRIPTION)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serve = commands.add_parser(
+        "serve",
+        help="serve one base model and its adapters over HTTP",
+        description="Serve one base model and its adapters over OpenAI's HTTP API.",
+        formatter_class=DefaultsFormatter,
+        allow_abbrev=False,
+    )
+    _add_model_flags(serve)
+    _add_lora_flags(serve)
+    _add_memory_flags(serve)
+    _add_http_flags(serve)
+    values = parser.parse_args(arguments)
+    try:
+        return _serve_config(values)
+    except ValueError as error:
+        serve.error(str(error))
+
+
+def _add_model_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("model")
+    add = group.add_argument
+    add("--model-path", required=True, metavar="DIR", help="a Hugging Face model directory")
+    add("--served-model-name", metavar="NAME", help="the base model's name; default: DIR's name")
+    add(
+        "--dtype", choices=DTYPES, default="auto", help="of weights and KV cache; auto: the model's"
+    )
+    add("--device", choices=DEVICES, default="auto", help="auto: cuda where there is one")
+    load_help = "auto: safetensors; dummy: random weights of the config's shape, for benchmarks"
+    add("--load-format", choices=LOAD_FORMATS, default="auto", help=load_help)
+    add("--tp", type=_positive, default=1, metavar="K", help="devices for one model; only 1 yet")
+    add("--num-threads", type=_positive, metavar="N", help="CPU threads; default: torch's choice")
+    add("--seed", type=int, metavar="N", help="of requests without a seed; default: random")
+
+
+def _add_lora_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("adapters")
+    add = group.add_argument
+    paths_help = "adapters to load at the start; default: none"
+    add("--lora-paths", nargs="+", type=_named_path, metavar="NAME=PATH", help=paths_help)
+    batch_help = "distinct adapters in one forward"
+    add("--max-loras-per-batch", type=_positive, default=8, metavar="N", help=batch_help)
+    rank_help = "largest rank that an adapter may have"
+    add("--max-lora-rank", type=_positive, default=64, metavar="R", help=rank_help)
+    host_help = "host memory for adapters: bytes, or with the unit K, M or G"
+    add("--host-adapter-bytes", type=_size, default="4G", metavar="SIZE", help=host_help)
+    dir_help = (
+        "adapters may be loaded over HTTP only from below DIR; repeatable; default: from anywhere"
+    )
+    add("--adapter-dir", action="append", metavar="DIR", help=dir_help)
+
+
+def _add_memory_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("batching and memory")
+    add = group.add_argument
+    len_help = "longest prompt and answer together, in tokens; default: the model's"
+    add("--max-model-len", type=_positive, metavar="N", help=len_help)
+    seqs_help = "sequences that run at once"
+    add("--max-num-seqs", type=_positive, default=64, metavar="N", help=seqs_help)
+    batch_help = "tokens of one forward; default: by the device"
+    add("--max-batch-tokens", type=_positive, metavar="N", help=batch_help)
+    block_help = "tokens of a KV block"
+    add("--kv-block-size", type=_positive, default=16, metavar="N", help=block_help)
+    kv_help = (
+        "KV cache: bytes, or with the unit K, M or G; default: 1G on the CPU, else by fraction"
+    )
+    add("--kv-cache-bytes", type=_size, metavar="SIZE", help=kv_help)
+    fraction_help = "share of the GPU's memory to use"
+    add("--gpu-memory-fraction", type=_fraction, default=0.9, metavar="F", help=fraction_help)
+    prefix_help = "reuse the KV blocks of equal beginnings"
+    add("--prefix-cache", action=argparse.BooleanOptionalAction, default=True, help=prefix_help)
+
+
+def _add_http_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("HTTP")
+    add = group.add_argument
+    add("--host", default="127.0.0.1", help="address to listen on")
+    add("--port", type=_port, default=30000, metavar="P", help="port to listen on; 0: any free one")
+    grace_help = "seconds for running requests after SIGTERM; then they end with an error"
+    add("--grace-s", type=_seconds, default=10.0, metavar="S", help=grace_help)
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) < 1 << 31):
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text!r}")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) < 1 << 16):
+        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {text!r}")
+    return int(text)
+
+
+def _float_within(text: str, lowest: float, highest: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not lowest <= value <= highest:
+        message = f"expected a number from {lowest:g} to {highest:g}, got {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return value
+
+
+def _fraction(text: str) -> float:
+    return _float_within(text, 0.05, 1.0)
+
+
+def _seconds(text: str) -> float:
+    return _float_within(text, 0.0, 3600.0)
+
+
+def _size(text: str) -> int:
+    found = re.fullmatch(r"(\d{1,15})([KMG]?)(i?B)?", text, re.ASCII | re.IGNORECASE)
+    if found is None or int(found[1]) == 0:
+        raise argparse.ArgumentTypeError(f"expected a size as 1073741824, 512M or 4G, got {text!r}")
+    return int(found[1]) << UNIT_BITS[found[2].upper()]
+
+
+def _named_path(text: str) -> tuple[str, str]:
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise argparse.ArgumentTypeError(f"expected NAME=PATH, got {text!r}")
+    if not Path(path).is_dir():
+        raise argparse.ArgumentTypeError(f"{name}: {path} is not a folder")
+    return name, path
+
+
+def _serve_config(values: argparse.Namespace) -> ServeConfig:
+    """Raises ValueError for what single flags cannot show."""
+    if values.tp != 1:
+        message = f"--tp {values.tp}: this build serves one device per process"
+        raise ValueError(f"{message}; tensor parallelism comes later")
+    model_path = Path(values.model_path)
+    if not (model_path / "config.json").is_file():
+        raise ValueError(f"--model-path {model_path}: no config.json there")
+    base_name = values.served_model_name or model_path.resolve().name
+    lora_paths = tuple(values.lora_paths or ())
+    names = [name for name, _ in lora_paths]
+    for name in names:
+        if name == base_name or names.count(name) > 1:
+            raise ValueError(f"--lora-paths: the name {name!r} is taken already")
+    return ServeConfig(
+        engine=_engine_config(values),
+        base_name=base_name,
+        host=values.host,
+        port=values.port,
+        lora_paths=lora_paths,
+        adapter_dirs=tuple(_folder(path) for path in values.adapter_dir or ()),
+        grace_s=values.grace_s,
+    )
+
+
+def _folder(path: str) -> Path:
+    if not Path(path).is_dir():
+        raise ValueError(f"--adapter-dir {path}: not a folder")
+    return Path(path).resolve()
+
+
+def _engine_config(values: argparse.Namespace) -> EngineConfig:
+    flags = vars(values)
+    return EngineConfig(**{field.name: flags[field.name] for field in fields(EngineConfig)})

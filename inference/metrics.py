@@ -4,9 +4,16 @@ The front counts requests and times tokens as a client sees them; what the engin
 KV cache, queue) is read from its own counters when scraped.
 """
 
+from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from inference.request import EngineState
+from inference.stats import EngineStats
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5)
@@ -79,5 +86,79 @@ class FrontMetrics:
         for seconds in timing.per_token_s():
             self.tpot.observe(seconds)
 
+    def watch(self, engine: "CountingEngine") -> None:
+        self.registry.register(EngineCollector(engine))
+
     def render(self) -> bytes:
         return generate_latest(self.registry)
+
+
+class CountingEngine(Protocol):
+    def stats(self) -> EngineStats: ...
+
+    def state(self) -> EngineState: ...
+
+
+# metric: (field of EngineStats, help)
+GAUGES = {
+    "lora_active_count": ("num_active_adapters", "Adapters that requests are using now."),
+    "inference_requests_waiting": ("num_waiting", "Sequences that wait for admission."),
+    "inference_requests_running": ("num_running", "Sequences in the batch."),
+    "inference_kv_blocks": ("num_kv_blocks", "KV blocks in all."),
+    "inference_kv_blocks_free": ("num_free_kv_blocks", "KV blocks that a sequence can take."),
+}
+COUNTERS = {
+    "lora_cache_hits": ("num_adapter_hits", "Admissions that found their adapter on the device."),
+    "lora_cache_misses": ("num_adapter_misses", "Admissions that had to wait for their adapter."),
+    "lora_swap_count": ("num_adapter_evictions", "Adapters that left the device for another."),
+    "lora_device_loads": ("num_adapter_loads", "Adapters copied to the device."),
+    "lora_requests": ("num_lora_requests", "Finished sequences that used an adapter."),
+    "lora_requests_overhead_ms": ("lora_request_ms_total", "Time that LoRA added to them."),
+    "inference_prefill_tokens": ("num_prompt_tokens", "Prompt tokens of admitted sequences."),
+    "inference_prefix_hit_tokens": ("num_cached_tokens", "Those that the prefix cache had."),
+    "inference_output_tokens": ("num_output_tokens", "Tokens sampled."),
+    "inference_preemptions": ("num_preemptions", "Sequences put back for want of KV blocks."),
+    "inference_steps": ("num_steps", "Forwards."),
+    "inference_step_ms": ("step_ms_total", "Time in forwards."),
+    "inference_sequences_finished": ("num_finished", "Sequences that ended by themselves."),
+    "inference_sequences_aborted": ("num_aborted", "Sequences given up by their client."),
+    "inference_sequences_failed": ("num_failed", "Sequences that an error ended."),
+}
+
+
+class EngineCollector(Collector):
+    """Reads the engine's totals at each scrape."""
+
+    def __init__(self, engine: CountingEngine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._engine.stats()
+        for name, (key, text) in GAUGES.items():
+            yield GaugeMetricFamily(name, text, getattr(stats, key))
+        for name, (key, text) in COUNTERS.items():
+            yield CounterMetricFamily(name, text, getattr(stats, key))
+        yield from _ratios(stats)
+        yield self._adapters()
+
+    def _adapters(self) -> Metric:
+        """By tier, not by name: tenants come and go, time series stay."""
+        family = GaugeMetricFamily("lora_adapters", "Registered names by tier.", labels=("tier",))
+        tiers = Tally(info.tier for info in self._engine.state().adapters)
+        for tier in ("device", "host", "disk"):
+            family.add_metric((tier,), tiers[tier])
+        return family
+
+
+def _ratios(stats: EngineStats) -> Iterator[Metric]:
+    """Since the start; 0 while there is nothing to divide by."""
+    looked = stats.num_adapter_hits + stats.num_adapter_misses
+    rate = stats.num_adapter_hits / looked if looked else 0.0
+    yield GaugeMetricFamily("lora_cache_hit_rate", "Hits of the device tier, 0 to 1.", rate)
+    overhead_ms = stats.lora_request_ms_total / (stats.num_lora_requests or 1)
+    text = "Mean time that LoRA added to a finished sequence with an adapter."
+    yield GaugeMetricFamily("lora_per_request_overhead_ms", text, overhead_ms)
+    used = stats.num_kv_blocks - stats.num_free_kv_blocks
+    yield GaugeMetricFamily(
+        "inference_kv_use", "Used share of KV blocks.", used / (stats.num_kv_blocks or 1)
+    )

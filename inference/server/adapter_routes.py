@@ -39,10 +39,11 @@ async def unload_lora_adapter(request: web.Request) -> web.Response:
     body.refuse_others(("lora_name",))
     name = body.required_string("lora_name")
     async with replica.adapter_lock:
-        if loaded.engine.resolve_adapter(name) is None:
+        try:
+            await asyncio.to_thread(loaded.engine.unload_adapter, name)
+        except EngineError as error:
             message = f"The adapter '{name[:200]}' is not loaded."
-            raise EngineError(ErrorCode.MODEL_NOT_FOUND, message, "lora_name")
-        await asyncio.to_thread(loaded.engine.unload_adapter, name)
+            raise EngineError(error.code, message, "lora_name") from error
     return json_response({"success": True})
 
 

@@ -72,8 +72,8 @@ def resolve(target: Target, replica: Replica, engine: ServingEngine) -> tuple[st
 
 
 def _digest(engine: ServingEngine, name: str, param: str) -> str:
-    digest = engine.resolve_adapter(name)
-    if digest is None:
+    try:
+        return engine.resolve_adapter(name)
+    except EngineError as error:
         message = f"The model '{name[:200]}' does not exist."
-        raise EngineError(ErrorCode.MODEL_NOT_FOUND, message, param)
-    return digest
+        raise EngineError(ErrorCode.MODEL_NOT_FOUND, message, param) from error

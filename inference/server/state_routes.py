@@ -25,7 +25,9 @@ async def ready(request: web.Request) -> web.Response:
 
 
 async def state(request: web.Request) -> web.Response:
-    return json_response(asdict(request.app[REPLICA].ready().engine.state()))
+    """EngineState; model is the name under which the base is served."""
+    replica = request.app[REPLICA]
+    return json_response(asdict(replica.ready().engine.state()) | {"model": replica.base_name})
 
 
 async def metrics(request: web.Request) -> web.Response:

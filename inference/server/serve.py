@@ -1,0 +1,151 @@
+"""The process: listens at once (/ready says 503), loads, serves, and ends in order on SIGTERM.
+
+Listening before loading makes a taken port a matter of milliseconds, and lets a supervisor tell a
+process that loads (/health 200) from one that hangs.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from aiohttp import web
+
+from inference.config import ServeConfig
+from inference.engine import Engine
+from inference.errors import EngineError, ErrorCode
+from inference.metrics import FrontMetrics
+from inference.server.app import make_app
+from inference.server.bridge import Bridge
+from inference.server.model_folder import ModelFolder
+from inference.server.replica import DRAINING, Loaded, Replica
+
+log = logging.getLogger(__name__)
+
+EXIT_BAD_START = 2
+EXIT_ENGINE_DIED = 1
+
+
+def serve(config: ServeConfig) -> int:
+    """Runs until a signal. The exit status: 0 after a signal, 2 when it could not start."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("aiohttp").setLevel(logging.WARNING)
+    return asyncio.run(_serve(config))
+
+
+def _fail(message: str) -> int:
+    print(f"python -m inference serve: error: {message}", file=sys.stderr, flush=True)
+    return EXIT_BAD_START
+
+
+async def _serve(config: ServeConfig) -> int:
+    process = Process(config)
+    try:
+        await process.listen()
+    except OSError as error:
+        return _fail(f"cannot listen on {config.host}:{config.port}: {error.strerror or error}")
+    try:
+        return await process.run()
+    finally:
+        await process.close()
+
+
+class Process:
+    """Owns the sockets, the engine and its thread; close() gives all of them back."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self._config = config
+        self.replica = Replica(config.base_name, config.adapter_dirs, Bridge(), FrontMetrics())
+        # handler_cancellation: a client that leaves cancels its handler; that aborts its sequences.
+        self._runner = web.AppRunner(
+            make_app(self.replica), access_log=None, handler_cancellation=True, shutdown_timeout=1.0
+        )
+        self._site: web.TCPSite | None = None
+        self._engine: Engine | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = asyncio.Event()
+        self._engine_died = False
+
+    @property
+    def port(self) -> int:
+        """The port listened on, also when the system chose it."""
+        return int(self._runner.addresses[0][1])
+
+    async def listen(self) -> None:
+        """Raises OSError when the address is taken or not ours."""
+        await self._runner.setup()
+        self._site = web.TCPSite(self._runner, self._config.host, self._config.port)
+        await self._site.start()
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        try:
+            self.replica.loaded = await asyncio.to_thread(self._load)
+        except (EngineError, OSError) as error:
+            return _fail(_one_line(error))
+        self._start_loop(loop)
+        where = f"http://{self._config.host}:{self.port}"
+        print(f"ready: {self._config.base_name} on {where}", flush=True)
+        await self._stop.wait()
+        if not self._engine_died:
+            await self._drain()
+        return EXIT_ENGINE_DIED if self._engine_died else 0
+
+    async def close(self) -> None:
+        self.replica.is_draining = True
+        await self._runner.cleanup()
+        if self._engine is not None:
+            self._engine.stop()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, 10.0)
+
+    def _load(self) -> Loaded:
+        """Raises EngineError: what in the model or an adapter cannot be served."""
+        folder = ModelFolder.load(self._config.engine.model_path)
+        self._engine = engine = Engine(self._config.engine)
+        for name, path in self._config.lora_paths:
+            info = engine.load_adapter(name, path)
+            log.info("adapter %s: rank %d, digest %s", name, info.rank, info.digest)
+        self.replica.metrics.watch(engine)
+        return Loaded(folder, engine, engine.state().max_model_len)
+
+    def _start_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self._engine is not None
+        run: Callable[[], None] = self._engine.run
+
+        def guarded() -> None:
+            try:
+                run()
+            # Whatever it was: say so, answer everybody, and let the supervisor start anew.
+            except Exception:
+                log.exception("the engine's loop died")
+                loop.call_soon_threadsafe(self._on_engine_death)
+
+        self._thread = threading.Thread(target=guarded, name="engine", daemon=True)
+        self._thread.start()
+
+    def _on_engine_death(self) -> None:
+        self._engine_died = True
+        self.replica.is_draining = True
+        error = EngineError(ErrorCode.INTERNAL, "The engine stopped; the server restarts.")
+        self.replica.bridge.fail_all(error)
+        self._stop.set()
+
+    async def _drain(self) -> None:
+        """No new connections, no new requests; running ones have grace_s, then an error."""
+        log.info("stopping: %d requests are running", self.replica.bridge.num_open)
+        self.replica.is_draining = True
+        if self._site is not None:
+            await self._site.stop()
+        deadline = asyncio.get_running_loop().time() + self._config.grace_s
+        while self.replica.bridge.num_open and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.05)
+        self.replica.bridge.fail_all(EngineError(ErrorCode.OVERLOADED, DRAINING))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
