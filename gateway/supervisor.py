@@ -30,11 +30,15 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Child:
-    """One program to keep running; environment: variables beside the inherited ones."""
+    """One program; environment: variables beside the inherited ones.
+
+    is_shown: say each line of its output, not only warnings and errors.
+    """
 
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    is_shown: bool = False
 
 
 class Supervisor:
@@ -49,6 +53,7 @@ class Supervisor:
         log_dir.mkdir(parents=True, exist_ok=True)
 
     def start(self, child: Child) -> None:
+        """Keep the child running from now on."""
         self._tasks[child.name] = asyncio.create_task(self._keep(child))
 
     def num_ends(self, name: str) -> int:
@@ -74,7 +79,7 @@ class Supervisor:
         loop, delay_s = asyncio.get_running_loop(), FIRST_DELAY_S
         while True:
             started = loop.time()
-            end = await self._run(child)
+            end = await self.run(child)
             if self._is_stopping:
                 return
             self._num_ends[child.name] = self.num_ends(child.name) + 1
@@ -84,10 +89,10 @@ class Supervisor:
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, MAX_DELAY_S)
 
-    async def _run(self, child: Child) -> str:
-        """One life of the child; how it ended, in words."""
+    async def run(self, child: Child) -> str:
+        """One life of the child; how it ended, in words ("status 0"). Cancelling kills it."""
         read_end, write_end = os.pipe()
-        copying = asyncio.create_task(self._copy_output(child.name, read_end))
+        copying = asyncio.create_task(self._copy_output(child, read_end))
         try:
             process = await self._spawn(child, write_end)
         except OSError as error:
@@ -117,16 +122,16 @@ class Supervisor:
             preexec_fn=_die_with(os.getpid()),
         )
 
-    async def _copy_output(self, name: str, read_end: int) -> None:
+    async def _copy_output(self, child: Child, read_end: int) -> None:
         reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb")
         )
-        with contextlib.closing(transport), _open_log(self.log_path(name)) as log:
+        with contextlib.closing(transport), _open_log(self.log_path(child.name)) as log:
             while line := await _read_line(reader):
                 log.write(line)
-                if IMPORTANT.search(line) and not self._is_stopping:
-                    self._say(f"{name} | {line.decode(errors='replace').rstrip()}")
+                if (child.is_shown or IMPORTANT.search(line)) and not self._is_stopping:
+                    self._say(f"{child.name} | {line.decode(errors='replace').rstrip()}")
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:
