@@ -1,0 +1,34 @@
+"""One forward as tensors. Made by model_runner, read by model and ops; nothing is global."""
+
+from dataclasses import dataclass
+
+import torch
+
+from inference.lora import LoraStep
+
+
+@dataclass(frozen=True)
+class ForwardBatch:
+    """Decodes first, then prefill chunks, tokens of a sequence side by side.
+
+    prefills: (tokens of the chunk, positions with the chunk) of each sequence that is not a decode.
+    """
+
+    # [T] int64
+    token_ids: torch.Tensor
+    # [T] int64
+    positions: torch.Tensor
+    # [T] int64: block · BS + offset, where the token's key and value go
+    places: torch.Tensor
+    # [B, max_blocks] int32, padded with the null block
+    block_tables: torch.Tensor
+    # [B + 1] int32
+    query_start: torch.Tensor
+    # [B] int32: positions with this step's
+    context_lens: torch.Tensor
+    num_decodes: int
+    max_decode_context: int
+    prefills: tuple[tuple[int, int], ...]
+    # [samples] int64: the tokens whose logits are wanted
+    logits_rows: torch.Tensor
+    lora: LoraStep | None

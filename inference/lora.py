@@ -1,0 +1,172 @@
+"""Adapter weights as rank pages: a page's layout, the device's pool of pages, one step's batch.
+
+A page holds ROWS_PER_PAGE rank rows of every (layer, group): A [NS, PR, in] and B transposed
+[PR, out] beside each other, so that loading an adapter is one contiguous copy a page. Views of the
+pool, made once, are what the kernels read.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from inference.lora_timer import LoraTimer, lora_timer
+from inference.model_spec import ModelSpec
+from kernels.lora import ActivePages, LoraBatch, LoraWeights, add_lora
+
+ROWS_PER_PAGE = 8
+
+# A fused projection is one group; its slices are the modules that adapters name.
+GROUPS = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "o": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+GROUP_NAMES = tuple(GROUPS)
+NUM_COLUMNS = sum(map(len, GROUPS.values()))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Where a (layer, group) lies in a page, in elements. column: its first slice's scale."""
+
+    modules: tuple[str, ...]
+    num_in: int
+    slice_sizes: tuple[int, ...]
+    a_start: int
+    b_start: int
+    column: int
+
+    @property
+    def end(self) -> int:
+        return self.b_start + ROWS_PER_PAGE * sum(self.slice_sizes)
+
+    def views(self, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """pages [NP, elements] → A [NP, NS, PR, in], B [NP, PR, out], both views."""
+        a = pages[:, self.a_start : self.b_start]
+        b = pages[:, self.b_start : self.end]
+        return (
+            a.unflatten(1, (len(self.modules), ROWS_PER_PAGE, self.num_in)),
+            b.unflatten(1, (ROWS_PER_PAGE, sum(self.slice_sizes))),
+        )
+
+
+@dataclass(frozen=True)
+class PageLayout:
+    """groups: layer by layer, in GROUPS' order. num_columns: LoRA modules of the model."""
+
+    groups: tuple[Group, ...]
+    page_elements: int
+    num_columns: int
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> "PageLayout":
+        groups: list[Group] = []
+        start = column = 0
+        shapes = spec.projections()
+        for layer in range(spec.num_layers):
+            for names in GROUPS.values():
+                num_in = shapes[names[0]][0]
+                sizes = tuple(shapes[name][1] for name in names)
+                modules = tuple(f"model.layers.{layer}.{name}" for name in names)
+                b_start = start + len(names) * ROWS_PER_PAGE * num_in
+                groups.append(Group(modules, num_in, sizes, start, b_start, column))
+                start, column = groups[-1].end, column + len(names)
+        return cls(tuple(groups), start, column)
+
+
+def num_pages_for(rank: int) -> int:
+    return -(-rank // ROWS_PER_PAGE)
+
+
+@dataclass(frozen=True)
+class PackedAdapter:
+    """An adapter in the page layout, in host memory.
+
+    pages [pages, page_elements] of the serving dtype, zero where no rank row is; scales [columns]
+    fp32; groups: indices into PageLayout.groups of those it changes.
+    """
+
+    digest: str
+    rank: int
+    pages: torch.Tensor
+    scales: torch.Tensor
+    groups: frozenset[int]
+
+    @property
+    def num_bytes(self) -> int:
+        return self.pages.numel() * self.pages.element_size()
+
+
+class LoraPool:
+    """The device's pages and the tables by slot. Who owns which page is AdapterPool's to say."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        num_pages: int,
+        max_rank: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.layout = PageLayout.of(spec)
+        self.pages = torch.zeros(num_pages, self.layout.page_elements, dtype=dtype, device=device)
+        self.weights = [
+            LoraWeights(*group.views(self.pages), group.slice_sizes, group.column)
+            for group in self.layout.groups
+        ]
+        self._active = ActivePages(self.weights)
+        self._num_steps = 0
+        self._digests: dict[int, str] = {}
+        self._groups: dict[int, frozenset[int]] = {}
+        ints = {"dtype": torch.int32, "device": device}
+        self._page_table = torch.full((num_pages, num_pages_for(max_rank)), -1, **ints)
+        self._ranks = torch.zeros(num_pages, **ints)
+        self._page_owner = torch.full((num_pages,), -1, **ints)
+        self._scales = torch.zeros(num_pages, self.layout.num_columns, device=device)
+
+    def place(self, slot: int, pages: Sequence[int], adapter: PackedAdapter) -> None:
+        """Copies the adapter to its pages, whole, so that nothing of a former owner is left."""
+        for source, page in zip(adapter.pages, pages, strict=True):
+            self.pages[page].copy_(source, non_blocking=True)
+        table = self._page_table[slot]
+        table.fill_(-1)
+        table[: len(pages)] = torch.tensor(pages, dtype=torch.int32, device=table.device)
+        self._page_owner[list(pages)] = slot
+        self._ranks[slot] = adapter.rank
+        self._scales[slot].copy_(adapter.scales)
+        self._digests[slot] = adapter.digest
+        self._groups[slot] = adapter.groups
+
+    def step(self, token_slots: torch.Tensor, slots: Iterable[int]) -> "LoraStep | None":
+        """What one forward needs, None without adapters. token_slots [T] int32, -1 for none."""
+        active = {slot: self._digests[slot] for slot in slots}
+        if not active:
+            return None
+        self._num_steps += 1
+        timer = lora_timer(self.pages.device, self._num_steps)
+        timer.start()
+        tables = (self._page_table, self._ranks, self._scales, self._page_owner)
+        batch = self._active.bind(LoraBatch(token_slots, *tables), active)
+        timer.stop()
+        groups = frozenset[int]().union(*(self._groups[slot] for slot in active))
+        return LoraStep(self.weights, batch, groups, timer)
+
+
+@dataclass(frozen=True)
+class LoraStep:
+    """The LoRA side of one forward. groups: those that an active adapter changes."""
+
+    weights: list[LoraWeights]
+    batch: LoraBatch
+    groups: frozenset[int]
+    timer: LoraTimer
+
+    def add(self, layer: int, group: int, y: torch.Tensor, x: torch.Tensor) -> None:
+        """y [T, out] += each token's adapter applied to x [T, in]; group indexes GROUP_NAMES."""
+        index = layer * len(GROUP_NAMES) + group
+        if index in self.groups:
+            self.timer.start()
+            add_lora(y, x, self.weights[index], self.batch)
+            self.timer.stop()

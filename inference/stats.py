@@ -1,0 +1,85 @@
+"""What the engine counts, as plain numbers. The HTTP front exports them."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from inference.request import Aborted, Event, Failed, Finished
+from inference.sequence import Sequence
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """Totals since the start, and a few gauges.
+
+    num_adapter_hits, num_adapter_misses: admissions that found their adapter on the device, or not.
+    num_adapter_loads, num_adapter_evictions: copies to the device, and those that made room.
+    lora_ms_total: time in LoRA ops (CPU: clocked around every op; CUDA: one step in 64 by events,
+    the others taken as that step's cost a token), shared out by tokens; num_lora_requests: finished
+    requests with an adapter, and lora_request_ms_total their shares: the quotient is the overhead.
+    """
+
+    num_waiting: int
+    num_running: int
+    num_kv_blocks: int
+    num_free_kv_blocks: int
+    num_active_adapters: int
+    num_adapter_hits: int
+    num_adapter_misses: int
+    num_adapter_loads: int
+    num_adapter_evictions: int
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: int
+    num_preemptions: int
+    num_steps: int
+    num_finished: int
+    num_aborted: int
+    num_failed: int
+    step_ms_total: float
+    lora_ms_total: float
+    num_lora_requests: int
+    lora_request_ms_total: float
+
+
+@dataclass
+class Counters:
+    """The engine's own running totals; the others live with what they count."""
+
+    num_output_tokens: int = 0
+    num_steps: int = 0
+    num_finished: int = 0
+    num_aborted: int = 0
+    num_failed: int = 0
+    step_ms_total: float = 0.0
+    lora_ms_total: float = 0.0
+    num_lora_requests: int = 0
+    lora_request_ms_total: float = 0.0
+    _lora_ms_per_token: float = 0.0
+
+    def count_step(
+        self, step_ms: float, lora_ms: float | None, users: list[tuple[Sequence, int]]
+    ) -> None:
+        """users: sequences with an adapter, their tokens in the step. lora_ms None: unmeasured."""
+        self.num_steps += 1
+        self.step_ms_total += step_ms
+        num_tokens = sum(tokens for _, tokens in users)
+        if not num_tokens:
+            return
+        if lora_ms is not None:
+            self._lora_ms_per_token = lora_ms / num_tokens
+        self.lora_ms_total += self._lora_ms_per_token * num_tokens
+        for sequence, tokens in users:
+            sequence.lora_ms += self._lora_ms_per_token * tokens
+
+    def count_end(self, event: Event, sequence: Sequence) -> None:
+        self.num_finished += isinstance(event, Finished)
+        self.num_aborted += isinstance(event, Aborted)
+        self.num_failed += isinstance(event, Failed)
+        if sequence.digest is not None and isinstance(event, Finished):
+            self.num_lora_requests += 1
+            self.lora_request_ms_total += sequence.lora_ms
+
+    def exported(self) -> dict[str, Any]:
+        values = asdict(self)
+        del values["_lora_ms_per_token"]
+        return values

@@ -1,0 +1,117 @@
+"""Base weights from a Hugging Face directory, or random ones of the same shape, on the device."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from inference.lora import GROUPS
+from inference.model_spec import ModelError, ModelSpec
+from inference.models.llama import LayerWeights, Linear, ModelWeights
+
+INDEX_NAME = "model.safetensors.index.json"
+SINGLE_NAME = "model.safetensors"
+
+# Fills the given tensor with the named weight of the checkpoint.
+Fill = Callable[[str, torch.Tensor], None]
+
+
+def load_weights(
+    path: str | Path, spec: ModelSpec, dtype: torch.dtype, device: torch.device
+) -> ModelWeights:
+    """Raises ModelError naming the file or tensor that is missing, wrong or of the wrong shape."""
+    return _build(spec, dtype, device, _Checkpoint(Path(path)).fill)
+
+
+def dummy_weights(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> ModelWeights:
+    """Random weights, norms of one: for benchmarks, where only shapes matter."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def fill(name: str, target: torch.Tensor) -> None:
+        if name.endswith("norm.weight"):
+            target.fill_(1.0)
+        else:
+            target.normal_(0.0, 0.02, generator=generator)
+
+    return _build(spec, dtype, device, fill)
+
+
+def _build(spec: ModelSpec, dtype: torch.dtype, device: torch.device, fill: Fill) -> ModelWeights:
+    def tensor(name: str, *shape: int) -> torch.Tensor:
+        target = torch.empty(shape, dtype=dtype, device=device)
+        fill(name, target)
+        return target
+
+    def linear(prefix: str, group: str, has_bias: bool) -> Linear:
+        shapes = [spec.projections()[name] for name in GROUPS[group]]
+        num_out = sum(shape[1] for shape in shapes)
+        weight = torch.empty(num_out, shapes[0][0], dtype=dtype, device=device)
+        bias = torch.empty(num_out, dtype=dtype, device=device) if has_bias else None
+        start = 0
+        for name, (_, size) in zip(GROUPS[group], shapes, strict=True):
+            fill(f"{prefix}{name}.weight", weight[start : start + size])
+            if bias is not None:
+                fill(f"{prefix}{name}.bias", bias[start : start + size])
+            start += size
+        return Linear(weight, bias)
+
+    def layer(number: int) -> LayerWeights:
+        prefix = f"model.layers.{number}."
+        norm = prefix + "self_attn.{}_norm.weight"
+        return LayerWeights(
+            input_norm=tensor(prefix + "input_layernorm.weight", spec.hidden_size),
+            qkv=linear(prefix, "qkv", spec.qkv_bias),
+            o=linear(prefix, "o", spec.o_bias),
+            post_norm=tensor(prefix + "post_attention_layernorm.weight", spec.hidden_size),
+            gate_up=linear(prefix, "gate_up", spec.mlp_bias),
+            down=linear(prefix, "down", spec.mlp_bias),
+            q_norm=tensor(norm.format("q"), spec.head_dim) if spec.qk_norm else None,
+            k_norm=tensor(norm.format("k"), spec.head_dim) if spec.qk_norm else None,
+        )
+
+    embed = tensor("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)
+    tied = spec.tie_word_embeddings
+    return ModelWeights(
+        embed=embed,
+        layers=tuple(layer(number) for number in range(spec.num_layers)),
+        norm=tensor("model.norm.weight", spec.hidden_size),
+        lm_head=embed if tied else tensor("lm_head.weight", spec.vocab_size, spec.hidden_size),
+    )
+
+
+class _Checkpoint:
+    """Which file holds which tensor: an index with shards, or one file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files = self._find()
+
+    def fill(self, name: str, target: torch.Tensor) -> None:
+        if name not in self._files:
+            raise ModelError(f"{self._folder}: no tensor {name} in the weights")
+        file = self._files[name]
+        try:
+            with safe_open(file, framework="pt") as tensors:
+                source = tensors.get_tensor(name)
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"{file}: cannot read {name}: {error}") from error
+        if source.shape != target.shape:
+            expected, found = list(target.shape), list(source.shape)
+            raise ModelError(f"{file}: {name}: expected shape {expected}, found {found}")
+        target.copy_(source)
+
+    def _find(self) -> dict[str, Path]:
+        index = self._folder / INDEX_NAME
+        try:
+            if index.exists():
+                names = json.loads(index.read_text("utf-8"))["weight_map"]
+                return {name: self._folder / file for name, file in names.items()}
+            single = self._folder / SINGLE_NAME
+            with safe_open(single, framework="pt") as tensors:
+                return dict.fromkeys(tensors.keys(), single)
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise ModelError(
+                f"{self._folder}: expected {SINGLE_NAME} or {INDEX_NAME}: {error}"
+            ) from error
