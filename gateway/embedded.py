@@ -116,11 +116,12 @@ def store_child(addresses: Addresses, var_dir: Path) -> Child:
 
 
 def replica_child(addresses: Addresses) -> Child:
+    settings.ADAPTER_STORE_DIR.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "inference", "serve", "--host", LOOPBACK]
     command += ["--port", str(addresses.replica_port)]
     command += ["--model-path", str(settings.BASE_MODEL_PATH)]
     command += ["--adapter-dir", str(settings.ADAPTER_STORE_DIR)]
-    command += ["--served-model-name", settings.BASE_MODEL_NAME]
+    command += ["--served-model-name", settings.BASE_MODEL_NAME, "--grace-s", "3"]
     if settings.BASE_MODEL_PATH == settings.DEMO_MODEL_PATH:
         command += ["--dtype", "float32"]
     return Child("replica", tuple(command), addresses.environment())
