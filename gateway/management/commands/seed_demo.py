@@ -15,7 +15,6 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from django.db.models import Q
 
 from adapters import publish, storage
 from adapters.activation import begin_activation
@@ -175,9 +174,9 @@ def is_demo_model() -> bool:
 def ensure_uploaded(principal: Principal, name: str) -> AdapterVersion:
     """The active or else the newest version; of a new adapter, what demo/adapters/ holds."""
     versions = AdapterVersion.objects.select_related("adapter").filter(adapter__name=name)
-    is_active = Q(state=VersionState.ACTIVE)
-    version = versions.exclude(state=VersionState.REJECTED).order_by(is_active, "number").last()
-    if version is not None:
+    active = versions.filter(state=VersionState.ACTIVE)
+    newest = versions.exclude(state=VersionState.REJECTED).order_by("-number")
+    if version := active.first() or newest.first():
         return version
     token = storage.new_quarantine()
     for file in (storage.CONFIG_FILE, storage.WEIGHTS_FILE):

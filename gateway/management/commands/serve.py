@@ -25,7 +25,6 @@ class Command(BaseCommand):
                 progress = Progress()
                 ensure_base_model(progress)
                 call_command("migrate", interactive=False, verbosity=0)
-                call_command("collectstatic", interactive=False, verbosity=0)
                 progress.say("database migrated")
                 asyncio.run(House(progress).live())
         except CannotServe as error:
