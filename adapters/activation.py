@@ -1,0 +1,85 @@
+"""Making a version the active one: first replicas confirm its digest, then the pointer moves.
+
+Until then the former version serves. All is called inside the tenant's scope.
+"""
+
+from django.db import transaction
+from django.utils import timezone
+from rest_framework.request import Request
+
+from adapters import tasks
+from adapters.models import Adapter, AdapterVersion, Placement, PlacementState, VersionState
+from adapters.transition import label, move, publish_adapter
+from tenants.auth import Principal
+from tenants.errors import ApiError
+
+
+class _Lost(Exception):
+    """Someone else moved the version first: nothing of this transaction stands."""
+
+
+def begin_activation(
+    principal: Principal, version: AdapterVersion, request: Request | None = None
+) -> AdapterVersion:
+    """Phase one. Rolling back is activating an older version; active already is no error.
+
+    Raises ApiError 409 for a version that is not published.
+    """
+    if version.state in (VersionState.ACTIVE, VersionState.ACTIVATING):
+        return version
+    is_published = bool(version.digest) and not version.quarantine
+    if not is_published or version.state not in (VersionState.READY, VersionState.FAILED):
+        message = f"{label(version)} is {version.state}; only a ready version can be activated."
+        raise ApiError("not_activatable", 409, message)
+    with transaction.atomic():
+        Adapter.objects.select_for_update().get(id=version.adapter_id)
+        for other in _others(version, VersionState.ACTIVATING):
+            move(other, VersionState.READY, principal, request, heartbeat_at=None)
+        _forget_failures(version.digest)
+        fields = {"error": "", "heartbeat_at": timezone.now()}
+        if move(version, VersionState.ACTIVATING, principal, request, **fields):
+            tasks.queue(tasks.reconcile)
+    version.refresh_from_db()
+    return version
+
+
+def _others(version: AdapterVersion, state: VersionState) -> list[AdapterVersion]:
+    rows = AdapterVersion.objects.select_related("adapter").filter(adapter_id=version.adapter_id)
+    return list(rows.filter(state=state).exclude(id=version.id))
+
+
+def _forget_failures(digest: str) -> None:
+    Placement.objects.filter(digest=digest, state=PlacementState.FAILED).update(
+        state=PlacementState.PENDING, attempts=0, next_attempt_at=timezone.now()
+    )
+
+
+def finish_activation(version: AdapterVersion) -> bool:
+    """Phase two: the pointer moves, the former version is ready. False: no longer activating."""
+    now = timezone.now()
+    try:
+        with transaction.atomic():
+            adapter = Adapter.objects.select_for_update().get(id=version.adapter_id)
+            for former in _others(version, VersionState.ACTIVE):
+                move(former, VersionState.READY, superseded_at=now)
+            is_ours = move(
+                version,
+                VersionState.ACTIVE,
+                activated_at=now,
+                superseded_at=None,
+                heartbeat_at=None,
+                error="",
+            )
+            if not is_ours:
+                raise _Lost
+            adapter.active_version = version
+            adapter.save(update_fields=["active_version", "updated_at"])
+            publish_adapter(adapter)
+    except _Lost:
+        return False
+    return True
+
+
+def fail_activation(version: AdapterVersion, reason: str) -> bool:
+    """The former version goes on serving; the tenant sees why, and can retry."""
+    return move(version, VersionState.FAILED, error=reason, heartbeat_at=None)

@@ -1,0 +1,115 @@
+"""The replicas: which there are (settings), how they are (their own /state), what they hold."""
+
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+from django.conf import settings
+from django.utils import timezone
+
+from adapters.models import Replica
+from adapters.replica_http import ReplicaError, fetch_state
+from tenants import events
+from tenants.models import Tenant
+
+MAX_PARALLEL_CALLS = 16
+# One lost poll is no reason to place everything anew; a dead process is noticed by the second.
+UNHEALTHY_AFTER = timedelta(seconds=3)
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a replica answered in this round. digests: what it holds under a digest's name."""
+
+    replica: Replica
+    polled_at: datetime
+    digests: frozenset[str]
+
+
+def sync_replicas() -> list[Replica]:
+    """Rows for exactly the configured URLs; placements of a removed replica go with it."""
+    urls = [url.rstrip("/") for url in settings.REPLICA_URLS]
+    Replica.objects.exclude(url__in=urls).delete()
+    known = set(Replica.objects.values_list("url", flat=True))
+    missing = [Replica(url=url) for url in dict.fromkeys(urls) if url not in known]
+    Replica.objects.bulk_create(missing, ignore_conflicts=True)
+    return list(Replica.objects.all())
+
+
+def poll(replicas: Sequence[Replica]) -> list[Report]:
+    """Asks all at once and records how they are; the reports of those that answered."""
+    polled_at = timezone.now()
+    answers = in_parallel([partial(fetch_state, replica.url) for replica in replicas])
+    reports = []
+    for replica, answer in zip(replicas, answers, strict=True):
+        if isinstance(answer, ReplicaError):
+            _record_silence(replica, polled_at, str(answer))
+        else:
+            _record_answer(replica, polled_at, answer)
+            reports.append(Report(replica, polled_at, _digests(answer)))
+    return reports
+
+
+def in_parallel(calls: Sequence[Callable[[], R]]) -> list[R | ReplicaError]:
+    """Each call's result or its ReplicaError, in order, after the slowest."""
+    if not calls:
+        return []
+    with ThreadPoolExecutor(min(MAX_PARALLEL_CALLS, len(calls))) as pool:
+        return list(pool.map(attempt, calls))
+
+
+def attempt(call: Callable[[], R]) -> R | ReplicaError:
+    try:
+        return call()
+    except ReplicaError as error:
+        return error
+
+
+def _digests(state: dict[str, Any]) -> frozenset[str]:
+    names = [one.get("name") for one in state["adapters"] if isinstance(one, dict)]
+    return frozenset(name for name in names if isinstance(name, str) and _DIGEST.fullmatch(name))
+
+
+def _record_answer(replica: Replica, now: datetime, state: dict[str, Any]) -> None:
+    was_healthy = replica.healthy
+    fields = {"healthy": True, "last_seen": now, "state": state, "error": ""}
+    _record(replica, was_healthy, fields)
+
+
+def _record_silence(replica: Replica, now: datetime, error: str) -> None:
+    lately = replica.last_seen is not None and now - replica.last_seen < UNHEALTHY_AFTER
+    fields = {"healthy": replica.healthy and lately, "error": error[:500]}
+    _record(replica, replica.healthy, fields)
+
+
+def _record(replica: Replica, was_healthy: bool, fields: dict[str, Any]) -> None:
+    Replica.objects.filter(id=replica.id).update(**fields)
+    for name, value in fields.items():
+        setattr(replica, name, value)
+    if replica.healthy != was_healthy:
+        for tenant_id in Tenant.objects.filter(is_active=True).values_list("id", flat=True):
+            # The id and not the URL: where a replica lives is the operator's business.
+            data = {"replica": replica.id, "is_healthy": replica.healthy}
+            events.publish(tenant_id, "replica.changed", data)
+
+
+def score(digest: str, url: str) -> int:
+    """The pair's weight in rendezvous hashing, the same in every process and on every machine."""
+    raw = blake2b(f"{digest}\0{url}".encode(), digest_size=8).digest()
+    return int.from_bytes(raw, "big")
+
+
+def choose(digest: str, replicas: Sequence[Replica]) -> list[Replica]:
+    """The healthy replicas that should hold it: the k of highest score, few of which ever move."""
+    healthy = [replica for replica in replicas if replica.healthy]
+    ordered = sorted(healthy, key=lambda replica: (-score(digest, replica.url), replica.url))
+    return ordered[: settings.NUM_REPLICAS_PER_ADAPTER]

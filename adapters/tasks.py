@@ -1,0 +1,41 @@
+"""Background work. Arguments are ids; the rows are the truth, so losing a message loses time only.
+
+Each task is idempotent: validation by claiming its row, the others by comparing what is with what
+should be. The bodies import late because the verbs they call also queue these tasks.
+"""
+
+from functools import partial
+from typing import Any
+
+from celery import shared_task
+from django.db import transaction
+
+
+def queue(task: Any, *ids: int) -> None:
+    """Once the running transaction commits. A broker that is down is logged by Django and harms
+    nobody: requeue_stale and beat find the row.
+    """
+    transaction.on_commit(partial(task.delay, *ids), robust=True)
+
+
+@shared_task
+def validate(tenant_id: int, version_id: int) -> None:
+    from adapters.validate import validate_version
+
+    validate_version(tenant_id, version_id)
+
+
+# A round that waited until the next two are due is worth nothing any more.
+@shared_task(expires=4)
+def reconcile() -> None:
+    """Activations are finished by it too: beat calls it every two seconds, activating at once."""
+    from adapters import placement
+
+    placement.reconcile()
+
+
+@shared_task(expires=20)
+def requeue_stale() -> None:
+    from adapters import validate
+
+    validate.requeue_stale()
