@@ -72,7 +72,7 @@ def gather(cache: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
 
 
 def clear(rows: torch.Tensor, visible: torch.Tensor) -> None:
-    """Zero the gathered rows [B, C, HKV, D] past each sequence: a NaN left there passes any mask."""
+    """Zero gathered rows [B, C, HKV, D] past each sequence: a NaN left there passes any mask."""
     if rows.is_cuda:
         rows.masked_fill_(~visible[:, :, None, None], 0.0)
     else:

@@ -1,0 +1,234 @@
+"""Paged attention against softmax(q Kᵀ) V in fp64, with NaN wherever nobody may look."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from kernels.attention import attention, kv_write
+from tests.kernels.conftest import HAS_CUDA, Target
+from tests.kernels.tolerances import assert_close
+
+BLOCK_SIZE, NUM_KV_HEADS, NUM_HEADS, HEAD_DIM, SCALE = 4, 2, 6, 24, 0.3
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step's arguments. sequences: (queries, positions), the decodes (one query) first."""
+
+    q: torch.Tensor
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
+    block_tables: torch.Tensor
+    query_start: torch.Tensor
+    context_lens: torch.Tensor
+    sequences: tuple[tuple[int, int], ...]
+    num_decodes: int
+
+    def run(self) -> torch.Tensor:
+        decodes = self.sequences[: self.num_decodes]
+        return attention(
+            self.q,
+            self.k_cache,
+            self.v_cache,
+            self.block_tables,
+            self.query_start,
+            self.context_lens,
+            SCALE,
+            num_decodes=self.num_decodes,
+            max_decode_context=max([positions for _, positions in decodes], default=0),
+            prefills=self.sequences[self.num_decodes :],
+        )
+
+
+def make_step(sequences: tuple[tuple[int, int], ...], num_decodes: int, target: Target) -> Step:
+    """Shuffled blocks; every cache element that belongs to no position of a sequence is NaN."""
+    generator = torch.Generator().manual_seed(3)
+    needed = [-(-positions // BLOCK_SIZE) for _, positions in sequences]
+    num_blocks = sum(needed) + 2
+    shape = (num_blocks, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM)
+    caches = [torch.randn(shape, generator=generator) for _ in range(2)]
+    order = torch.randperm(num_blocks, generator=generator).tolist()
+    tables = torch.full((len(sequences), max(needed) + 1), -1, dtype=torch.int32)
+    for row, (count, (_, positions)) in enumerate(zip(needed, sequences, strict=True)):
+        taken, order = order[:count], order[count:]
+        tables[row, :count] = torch.tensor(taken, dtype=torch.int32)
+        if positions % BLOCK_SIZE:
+            for cache in caches:
+                cache[taken[-1], positions % BLOCK_SIZE :] = float("nan")
+    for cache in caches:
+        cache[order] = float("nan")
+    queries = torch.tensor([0] + [count for count, _ in sequences])
+    q = torch.randn(int(queries.sum()), NUM_HEADS, HEAD_DIM, generator=generator)
+    lens = torch.tensor([positions for _, positions in sequences], dtype=torch.int32)
+    floats = [tensor.to(target.device, target.dtype) for tensor in (q, *caches)]
+    ints = [tensor.to(target.device) for tensor in (tables, queries.cumsum(0).int(), lens)]
+    return Step(*floats, *ints, sequences, num_decodes)
+
+
+def naive(step: Step) -> torch.Tensor:
+    q, k_cache, v_cache = (x.double().cpu() for x in (step.q, step.k_cache, step.v_cache))
+    tables, group, out, token = step.block_tables.tolist(), NUM_HEADS // NUM_KV_HEADS, [], 0
+    for table, (queries, positions) in zip(tables, step.sequences, strict=True):
+        for position in range(positions - queries, positions):
+            places = [(table[p // BLOCK_SIZE], p % BLOCK_SIZE) for p in range(position + 1)]
+            for head in range(NUM_HEADS):
+                k = torch.stack([k_cache[b, o, head // group] for b, o in places])
+                v = torch.stack([v_cache[b, o, head // group] for b, o in places])
+                out.append(torch.softmax(k @ q[token, head] * SCALE, 0) @ v)
+            token += 1
+    return torch.stack(out).view(token, NUM_HEADS, HEAD_DIM)
+
+
+# The CPU op is plain torch: every dtype runs on it.
+PLACES = [
+    *(Target("cpu", dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)),
+    pytest.param(
+        Target("cuda", torch.bfloat16),
+        marks=[pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")],
+    ),
+]
+
+STEPS = {
+    "one decode": (((1, 7),), 1),
+    "first token": (((1, 1),), 1),
+    "ragged decodes": (((1, 9), (1, 1), (1, 16), (1, 3)), 4),
+    "whole prompt": (((5, 5),), 0),
+    "prefix and chunk": (((3, 14),), 0),
+    "chunk of one": (((1, 6),), 0),
+    "mixed": (((1, 12), (1, 5), (6, 6), (4, 13), (1, 8)), 2),
+}
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+@pytest.mark.parametrize("name", list(STEPS))
+def test_attention_equals_position_by_position(name: str, place: Target) -> None:
+    sequences, num_decodes = STEPS[name]
+    step = make_step(sequences, num_decodes, place)
+    assert_close(step.run(), naive(step), place.dtype)
+
+
+def test_a_padded_decode_is_finite_and_changes_nothing() -> None:
+    step = make_step(((1, 9), (1, 5)), 2, Target("cpu", torch.float32))
+    want = step.run()[0]
+    step.context_lens[1] = 0
+    step.block_tables[1] = step.block_tables[0, 0]
+    got = step.run()
+    assert torch.equal(got[0], want)
+    assert bool(torch.isfinite(got).all())
+
+
+def test_an_empty_step_gives_an_empty_answer() -> None:
+    step = make_step(((1, 4),), 1, Target("cpu", torch.float32))
+    out = attention(
+        step.q[:0],
+        step.k_cache,
+        step.v_cache,
+        step.block_tables[:0],
+        step.query_start[:1],
+        step.context_lens[:0],
+        SCALE,
+        num_decodes=0,
+        max_decode_context=0,
+    )
+    assert out.shape == (0, NUM_HEADS, HEAD_DIM)
+
+
+def test_kv_write_skips_padded_tokens(target: Target) -> None:
+    """Keys and values are views of a fused projection; places past the cache are skipped too."""
+    if target.device == "cuda":
+        write = kv_write
+    else:
+        from kernels.attention import kernel
+
+        write = kernel.kv_write
+    check_kv_write(write, target)
+
+
+def test_kv_write_of_the_cpu_skips_padded_tokens() -> None:
+    check_kv_write(kv_write, Target("cpu", torch.bfloat16))
+
+
+def check_kv_write(write: Callable[..., None], target: Target) -> None:
+    generator = torch.Generator().manual_seed(5)
+    places = torch.tensor([6, -1, 0, 11, 99], device=target.device)
+    fused = torch.randn(5, 4 * 2 * 10, generator=generator).to(target.device, target.dtype)
+    k, v = fused[:, 40:60].view(5, 2, 10), fused[:, 60:].view(5, 2, 10)
+    caches = [torch.full((3, 4, 2, 10), 7.0).to(k) for _ in range(2)]
+    wants = [cache.clone() for cache in caches]
+    for want, x in zip(wants, (k, v), strict=True):
+        for token in (0, 2, 3):
+            place = int(places[token])
+            want[place // 4, place % 4] = x[token]
+    write(k, v, *caches, places)
+    assert torch.equal(caches[0], wants[0])
+    assert torch.equal(caches[1], wants[1])
+
+
+def changed(**changes: object) -> Callable[[], object]:
+    step = make_step(((1, 7), (3, 5)), 1, Target("cpu", torch.float32))
+    arguments: dict[str, object] = {
+        "q": step.q,
+        "k_cache": step.k_cache,
+        "v_cache": step.v_cache,
+        "block_tables": step.block_tables,
+        "query_start": step.query_start,
+        "context_lens": step.context_lens,
+        "scale": SCALE,
+        "num_decodes": 1,
+        "max_decode_context": 7,
+        "prefills": [(3, 5)],
+    }
+    call: Callable[..., object] = attention
+    return lambda: call(**(arguments | changes))
+
+
+BAD = {
+    "q: expected dtype torch.float32 or": {"q": torch.zeros(4, 6, 24, dtype=torch.int32)},
+    "k_cache: expected shape [NB, BS, HKV, 20]": {"q": torch.zeros(4, 6, 20)},
+    "HQ: expected a multiple of HKV = 2, got 5": {"q": torch.zeros(4, 5, 24)},
+    "k_cache: expected dtype torch.float16": {"q": torch.zeros(4, 6, 24).half()},
+    "k_cache: expected device meta": {"q": torch.zeros(4, 6, 24, device="meta")},
+    "queries of all sequences: expected 5, got 4": {"q": torch.zeros(5, 6, 24)},
+    "block_tables: expected dtype torch.int32": {"block_tables": torch.zeros(2, 3).long()},
+    "query_start: expected shape [3], got [2]": {"query_start": torch.zeros(2).int()},
+    "context_lens: expected shape [2], got [1]": {"context_lens": torch.ones(1).int()},
+    "sequences: expected 2, got 3": {"num_decodes": 2},
+    "positions of a sequence: expected at most 12, got 13": {"max_decode_context": 13},
+    "queries of a prefill: expected 1 to 2, got 3": {"prefills": [(3, 2)]},
+}
+
+
+@pytest.mark.parametrize("message", list(BAD))
+def test_bad_arguments_say_expected_and_got(message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        changed(**BAD[message])()
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"v": torch.zeros(2, 2, 9)}, "v: expected shape [2, 2, 10]"),
+        ({"k_cache": torch.zeros(3, 4, 1, 10)}, "k_cache: expected shape [NB, BS, 2, 10]"),
+        ({"v_cache": torch.zeros(3, 4, 2, 10).half()}, "v_cache: expected dtype torch.float32"),
+        ({"places": torch.zeros(2).int()}, "places: expected dtype torch.int64"),
+        ({"places": torch.zeros(3).long()}, "places: expected shape [2], got [3]"),
+        (
+            {"k_cache": torch.zeros(3, 2, 4, 10).transpose(1, 2)},
+            "k_cache: expected a contiguous tensor",
+        ),
+    ],
+)
+def test_bad_kv_writes_say_expected_and_got(change: dict[str, torch.Tensor], message: str) -> None:
+    arguments = {
+        "k": torch.zeros(2, 2, 10),
+        "v": torch.zeros(2, 2, 10),
+        "k_cache": torch.zeros(3, 4, 2, 10),
+        "v_cache": torch.zeros(3, 4, 2, 10),
+        "places": torch.zeros(2).long(),
+    }
+    with pytest.raises(ValueError) as caught:
+        kv_write(**(arguments | change))
+    assert message in str(caught.value)

@@ -1,0 +1,305 @@
+"""The paged reference, the dense form and Triton, each against a loop over tokens in fp64."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from kernels.bench.workloads import WORKLOADS, Group, Pool, make_pool, slot_ranks, token_slots
+from kernels.lora import ActivePages, LoraBatch, LoraWeights, add_lora, expand, reference, shrink
+from kernels.lora.plan import plan_tiles
+from tests.kernels.conftest import Target
+from tests.kernels.tolerances import assert_close
+
+QKV = Group(hidden=33, slice_sizes=(37, 5, 21))
+DOWN = Group(hidden=530, slice_sizes=(139,))
+NUM_SLOTS = 5
+
+Add = Callable[[torch.Tensor, torch.Tensor, LoraWeights, LoraBatch], None]
+
+
+def pool_for(workload: str, target: Target, num_tokens: int = 11, rank: int = 24) -> Pool:
+    return make_pool(
+        (QKV, DOWN),
+        token_slots(workload, num_tokens, NUM_SLOTS),
+        slot_ranks(workload, NUM_SLOTS, 64 if workload == "mixed-ranks" else rank),
+        dtype=target.dtype,
+        device=target.device,
+    )
+
+
+def inputs(pool: Pool, weights: LoraWeights) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [T, H] of about the size that makes a delta of order one, and a base output y [T, N]."""
+    generator = torch.Generator().manual_seed(7)
+    num_tokens, hidden = pool.batch.token_slot.shape[0], weights.a.shape[3]
+    x = torch.randn(num_tokens, hidden, generator=generator) / hidden**0.5
+    y = torch.randn(num_tokens, sum(weights.slice_sizes), generator=generator)
+    return x.to(weights.a), y.to(weights.a)
+
+
+def add_dense(y: torch.Tensor, x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
+    active = {slot: f"digest-{slot}" for slot in batch.token_slot.tolist() if slot >= 0}
+    add_lora(y, x, weights, ActivePages([weights]).bind(batch, active))
+
+
+def add_triton(y: torch.Tensor, x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
+    from kernels.lora import kernel
+
+    plan = plan_tiles(batch, weights.a.shape[2])
+    kernel.expand(kernel.shrink(x, weights, batch, plan), weights, batch, plan, y)
+
+
+def naive(y: torch.Tensor, x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> torch.Tensor:
+    """Token by token, row by row, in fp64 on the CPU."""
+    result, rows_per_page = y.double().cpu(), weights.a.shape[2]
+    a, b, x = weights.a.double().cpu(), weights.b.double().cpu(), x.double().cpu()
+    for token, slot in enumerate(batch.token_slot.tolist()):
+        for row in range(int(batch.ranks[slot]) if slot >= 0 else 0):
+            page, place = int(batch.page_table[slot, row // rows_per_page]), row % rows_per_page
+            start = 0
+            for s, size in enumerate(weights.slice_sizes):
+                h = float(batch.scales[slot, weights.column + s]) * (a[page, s, place] @ x[token])
+                result[token, start : start + size] += h * b[page, place, start : start + size]
+                start += size
+    return result
+
+
+CPU = Target("cpu", torch.float32)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_reference_equals_the_loop_over_tokens(workload: str) -> None:
+    pool = pool_for(workload, CPU)
+    for weights in pool.weights:
+        x, y = inputs(pool, weights)
+        want = naive(y, x, weights, pool.batch)
+        add_lora(y, x, weights, pool.batch)
+        assert_close(y, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_dense_equals_the_loop_over_tokens(workload: str, dtype: torch.dtype) -> None:
+    pool = pool_for(workload, Target("cpu", dtype))
+    for weights in pool.weights:
+        x, y = inputs(pool, weights)
+        want = naive(y, x, weights, pool.batch)
+        add_dense(y, x, weights, pool.batch)
+        assert_close(y, want)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_triton_equals_the_loop_over_tokens(workload: str, target: Target) -> None:
+    pool = pool_for(workload, target, num_tokens=7)
+    weights = pool.weights[0]
+    x, y = inputs(pool, weights)
+    want = naive(y, x, weights, pool.batch)
+    add_triton(y, x, weights, pool.batch)
+    assert_close(y, want)
+
+
+def test_triton_sums_over_parts_of_a_long_input(target: Target) -> None:
+    pool = pool_for("uniform", target, num_tokens=4)
+    weights = pool.weights[1]
+    x, y = inputs(pool, weights)
+    want = naive(y, x, weights, pool.batch)
+    add_triton(y, x, weights, pool.batch)
+    assert_close(y, want)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 17, 300])
+def test_triton_at_other_token_counts(num_tokens: int, target: Target) -> None:
+    pool = make_pool(
+        (Group(16, (16, 8)),),
+        token_slots("skewed", num_tokens, 2),
+        [1, 9],
+        rows_per_page=4,
+        max_rank=12,
+        dtype=target.dtype,
+        device=target.device,
+    )
+    x, y = inputs(pool, pool.weights[0])
+    want = naive(y, x, pool.weights[0], pool.batch)
+    add_triton(y, x, pool.weights[0], pool.batch)
+    assert_close(y, want)
+
+
+def test_shrink_and_expand_apart_equal_the_whole() -> None:
+    pool = pool_for("mixed-ranks", CPU)
+    weights = pool.weights[0]
+    x, y = inputs(pool, weights)
+    whole = y.clone()
+    add_lora(whole, x, weights, pool.batch)
+    expand(shrink(x, weights, pool.batch), weights, pool.batch, y)
+    assert torch.equal(y, whole)
+
+
+BACKENDS = {
+    "reference": (add_lora, "cpu"),
+    "dense": (add_dense, "cpu"),
+    "triton": (add_triton, "cuda" if torch.cuda.is_available() else "cpu"),
+}
+
+
+@pytest.fixture(params=list(BACKENDS))
+def backend(request: pytest.FixtureRequest) -> tuple[Add, str]:
+    return BACKENDS[request.param]
+
+
+def test_tokens_without_adapter_keep_their_bits(backend: tuple[Add, str]) -> None:
+    add, device = backend
+    pool = pool_for("one-token", Target(device, torch.float32))
+    x, y = inputs(pool, pool.weights[0])
+    before = y.clone()
+    add(y, x, pool.weights[0], pool.batch)
+    base = pool.batch.token_slot == -1
+    assert torch.equal(y[base], before[base])
+    assert not torch.equal(y[~base], before[~base])
+
+
+@pytest.mark.parametrize("page", ["foreign", "free", "past the pool", -7, 2**31 - 1])
+def test_a_stale_page_is_never_read(page: str | int, backend: tuple[Add, str]) -> None:
+    """Slot 0's second page is stale: the answer is that of its first one and nobody else's."""
+    add, device = backend
+    pool = pool_for("identical", Target(device, torch.float32), num_tokens=3, rank=16)
+    batch, weights = pool.batch, pool.weights[0]
+    named = {
+        "foreign": int(batch.page_table[1, 0]),
+        "free": int((batch.page_owner == -1).nonzero()[0]),
+        "past the pool": batch.page_owner.shape[0],
+    }
+    table, ranks = batch.page_table.clone(), batch.ranks.clone()
+    table[0, 1] = named.get(page, page) if isinstance(page, str) else page
+    ranks[0] = 8
+    x, y = inputs(pool, weights)
+    want = naive(y, x, weights, dataclasses.replace(batch, ranks=ranks))
+    add(y, x, weights, dataclasses.replace(batch, page_table=table))
+    assert_close(y, want)
+
+
+def test_pages_of_an_unloaded_adapter_are_never_read(backend: tuple[Add, str]) -> None:
+    """Slot 0's pages went to slot 1, its table was not cleaned: its tokens get no one's rows."""
+    add, device = backend
+    pool = pool_for("identical", Target(device, torch.float32), num_tokens=3)
+    owner = pool.batch.page_owner.where(pool.batch.page_owner != 0, 1)
+    x, y = inputs(pool, pool.weights[0])
+    before = y.clone()
+    add(y, x, pool.weights[0], dataclasses.replace(pool.batch, page_owner=owner))
+    assert torch.equal(y, before)
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 3e38])
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_one_adapters_overflow_stays_its_own(
+    side: str, value: float, backend: tuple[Add, str]
+) -> None:
+    add, device = backend
+    pool = pool_for("distinct", Target(device, torch.float32), num_tokens=4, rank=8)
+    weights, batch = pool.weights[0], pool.batch
+    x, y = inputs(pool, weights)
+    want = naive(y, x, weights, batch)
+    getattr(weights, side)[int(batch.page_table[2, 0])] = value
+    add(y, x, weights, batch)
+    others = batch.token_slot != 2
+    assert_close(y[others], want[others.cpu()])
+    assert not torch.allclose(y[~others].cpu().double(), want[~others.cpu()])
+
+
+def test_the_same_inputs_give_the_same_bits(backend: tuple[Add, str]) -> None:
+    add, device = backend
+    pool = pool_for("mixed-ranks", Target(device, torch.float32), num_tokens=5)
+    for weights in pool.weights:
+        x, y = inputs(pool, weights)
+        first, second = y.clone(), y.clone()
+        add(first, x, weights, pool.batch)
+        add(second, x, weights, pool.batch)
+        assert torch.equal(first, second)
+
+
+def test_rows_are_kept_while_the_adapters_are_the_same() -> None:
+    pool = pool_for("uniform", CPU)
+    pages, versions = ActivePages(pool.weights), dict.fromkeys(range(NUM_SLOTS), "v1")
+    first = pages.bind(pool.batch, versions).dense
+    again = pages.bind(pool.batch, dict(versions)).dense
+    assert first is not None and again is not None
+    assert first.rows is again.rows
+    fewer = token_slots("uniform", 11, 2)
+    batch = dataclasses.replace(pool.batch, token_slot=torch.tensor(fewer, dtype=torch.int32))
+    subset = pages.bind(batch, {0: "v1", 1: "v1"}).dense
+    assert subset is not None and subset.rows is first.rows
+
+
+def test_a_slot_with_new_content_is_gathered_anew() -> None:
+    pool = pool_for("identical", CPU)
+    weights, pages = pool.weights[0], ActivePages(pool.weights)
+    pages.bind(pool.batch, {0: "old"})
+    owned = pool.batch.page_owner == 0
+    weights.a[owned] *= -2.0
+    x, y = inputs(pool, weights)
+    want = naive(y, x, weights, pool.batch)
+    add_lora(y, x, weights, pages.bind(pool.batch, {0: "new"}))
+    assert_close(y, want)
+
+
+def test_a_token_whose_adapter_is_not_active_is_refused() -> None:
+    pool = pool_for("distinct", CPU)
+    with pytest.raises(
+        ValueError, match=r"slots of tokens: expected active ones \[0, 1\], got \[2"
+    ):
+        ActivePages(pool.weights).bind(pool.batch, {0: "v", 1: "v"})
+
+
+def bad_calls(pool: Pool) -> dict[str, Callable[[], object]]:
+    weights, batch = pool.weights[0], pool.batch
+    x, y = inputs(pool, weights)
+    h = reference.shrink(x, weights, batch)
+    replace = dataclasses.replace
+    return {
+        "x: expected shape [11, 33], got [11, 32]": lambda: shrink(x[:, 1:], weights, batch),
+        "x: expected shape [11, 33], got [10, 33]": lambda: add_lora(y, x[1:], weights, batch),
+        "x: expected dtype torch.float32, got torch.float64": lambda: shrink(
+            x.double(), weights, batch
+        ),
+        "y: expected shape [11, 63], got [11, 62]": lambda: add_lora(y[:, 1:], x, weights, batch),
+        "y: expected dtype torch.float32": lambda: expand(h, weights, batch, y.half()),
+        "y's last stride: expected 1": lambda: add_lora(y.T.contiguous().T, x, weights, batch),
+        "h: expected shape [11, 3, 64], got [11, 3, 63]": lambda: expand(
+            h[..., 1:], weights, batch, y
+        ),
+        "h: expected dtype torch.float32": lambda: expand(h.half(), weights, batch, y),
+        "x: expected device cpu, got meta": lambda: shrink(x.to("meta"), weights, batch),
+        "columns of scales: expected at least 5, got 4": lambda: shrink(
+            x, replace(weights, column=2), batch
+        ),
+        "page_owner: expected shape": lambda: shrink(
+            x, weights, replace(batch, page_owner=batch.page_owner[1:])
+        ),
+        "ranks: expected shape [5], got [4]": lambda: replace(batch, ranks=batch.ranks[1:]),
+        "token_slot: expected dtype torch.int32, got torch.int64": lambda: replace(
+            batch, token_slot=batch.token_slot.long()
+        ),
+        "scales: expected dtype torch.float32": lambda: replace(
+            batch, scales=batch.scales.double()
+        ),
+        "number of slice_sizes: expected 3, got 2": lambda: replace(weights, slice_sizes=(37, 26)),
+        "b: expected shape": lambda: replace(weights, slice_sizes=(37, 5, 20)),
+        "a: expected shape [NP, NS, PR, H]": lambda: replace(weights, a=weights.a[0]),
+        "a: expected dtype": lambda: replace(weights, a=weights.a.double()),
+        "a's last stride: expected 1": lambda: replace(weights, a=weights.a[..., ::2]),
+        "column: expected at least 0, got -1": lambda: replace(weights, column=-1),
+    }
+
+
+@pytest.mark.parametrize("message", list(bad_calls(pool_for("uniform", CPU))))
+def test_bad_arguments_say_expected_and_got(message: str) -> None:
+    call = bad_calls(pool_for("uniform", CPU))[message]
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert message in str(caught.value)
+
+
+def test_unknown_workload_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected one of none, .* got zigzag"):
+        token_slots("zigzag", 4, 2)
