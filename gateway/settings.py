@@ -1,7 +1,7 @@
 """Settings of the web side (web, worker, beat). The only place there that reads the environment.
 
-Every setting with a GRAFTHOUSE_ name or listed in README's table is an operator's knob; a test keeps
-the table complete. A value that cannot be is an error at start, never a silent default.
+Every setting with a GRAFTHOUSE_ name or listed in README's table is an operator's knob; a test
+keeps the table complete. A value that cannot be is an error at start, never a silent default.
 """
 
 import os
@@ -131,11 +131,14 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 USE_I18N = False
 
-# The built admin UI is served by whitenoise from the site root; Django's own assets below /static/.
+# The built admin UI is served by whitenoise from the site root; Django's own assets below /static/,
+# straight from their packages: there is no collectstatic step.
 STATIC_URL = "/static/"
-STATIC_ROOT = VAR_DIR / "static"
+WHITENOISE_USE_FINDERS = True
 FRONTEND_DIR = ROOT_DIR / "frontend" / "dist"
 WHITENOISE_ROOT = FRONTEND_DIR if FRONTEND_DIR.is_dir() else None
+# Vite names its assets by their content, so a browser may keep them for ever.
+WHITENOISE_IMMUTABLE_FILE_TEST = r"^/assets/.+-[A-Za-z0-9_-]{8}\.[a-z0-9.]+$"
 
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
 # `manage.py serve` starts its own store and replica unless it was given others.
@@ -195,6 +198,7 @@ NUM_REPLICAS_PER_ADAPTER = env_int("NUM_REPLICAS_PER_ADAPTER", 2)
 # The endpoint's own bounds. A request that names no max_tokens gets DEFAULT_MAX_TOKENS.
 DEFAULT_MAX_TOKENS = env_int("DEFAULT_MAX_TOKENS", 512)
 MAX_BODY_BYTES = env_int("MAX_BODY_BYTES", 4 * 2**20)
+BODY_TIMEOUT_S = 60
 UPSTREAM_CONNECT_TIMEOUT_S = 2
 UPSTREAM_IDLE_TIMEOUT_S = env_int("UPSTREAM_IDLE_TIMEOUT_S", 120)
 # A cached key or model pointer is at most this old even if its invalidation message is lost.
@@ -203,6 +207,11 @@ CACHE_TTL_S = 1.0
 DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * 2**20
 FILE_UPLOAD_MAX_MEMORY_SIZE = 1 * 2**20
 MAX_UPLOAD_BYTES = env_int("MAX_UPLOAD_BYTES", 2 * 2**30)
+
+# A bearer token that /metrics asks for; empty: /metrics is open. Set by prometheus-client's own
+# name: the folder in which several web workers behind one port share their counters.
+METRICS_TOKEN = os.environ.get("METRICS_TOKEN", "")
+PROMETHEUS_MULTIPROC_DIR = os.environ.get("PROMETHEUS_MULTIPROC_DIR", "")
 
 LOG_LEVEL = os.environ.get("LOG_LEVEL", "INFO")
 LOGGING: dict[str, Any] = {

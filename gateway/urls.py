@@ -1,6 +1,25 @@
+"""Django's share of the paths: the admin API, its schema, Django's own admin, and the browser
+application.
+"""
+
+from importlib.util import find_spec
+
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path, re_path
+from drf_spectacular.views import SpectacularAPIView
+
+from gateway import spa
 
 urlpatterns = [
     path("admin/", admin.site.urls),
+    path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
+    *(
+        path("api/", include(urls))
+        for urls in ("tenants.api.urls", "adapters.api.urls")
+        if find_spec(urls)
+    ),
+    re_path(r"^api(?:/.*)?$", spa.api_not_found),
+    re_path(r"^(?!static/).*$", spa.page),
 ]
+handler404 = spa.not_found
+handler500 = spa.server_error

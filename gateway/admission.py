@@ -1,0 +1,150 @@
+"""The one pipeline of SSE, JSON and WebSocket: authenticate → resolve → reserve → route → open, and
+settle.
+
+Nothing here asks the database in the steady state: keys, models and prices come from caches that
+changes are pushed to. Whatever ends a request, what was reserved is settled exactly once, in a task
+that no disconnect cancels.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from django.conf import settings
+from django.utils import timezone
+
+from adapters.access import Resolved, resolve
+from gateway import metrics
+from gateway.generation import Admission, Generation
+from gateway.openai.http import ClientGone
+from gateway.openai.schema import Ask, bad_request
+from gateway.runtime import Runtime
+from tenants.auth import Principal, authenticate_key, principal_for_member
+from tenants.errors import ApiError
+from tenants.prices import PriceBook, price_for
+
+MAX_KEY_CHARS = 200
+
+
+def bearer(header: str | None) -> str:
+    """The key of an Authorization header; 401 when there is none.
+
+    The scheme's case does not matter.
+    """
+    scheme, _, raw = (header or "").strip().partition(" ")
+    raw = raw.strip()
+    if scheme.lower() != "bearer" or not raw or len(raw) > MAX_KEY_CHARS:
+        raise ApiError(
+            code="invalid_api_key",
+            status=401,
+            message="Provide your API key in an Authorization header: Bearer gh-….",
+            type="authentication_error",
+            headers={"www-authenticate": "Bearer"},
+        )
+    return raw
+
+
+async def authenticate(runtime: Runtime, raw: str) -> Principal:
+    """The key's holder, at most CACHE_TTL_S old. The key itself is not kept in memory."""
+    name = hashlib.sha256(raw.encode()).digest()
+    return await runtime.principals.get(name, lambda: authenticate_key(raw))
+
+
+async def authenticate_member(runtime: Runtime, user_id: int, tenant_slug: str) -> Principal:
+    name = ("member", user_id, tenant_slug)
+    return await runtime.principals.get(name, lambda: principal_for_member(user_id, tenant_slug))
+
+
+def require_inference(principal: Principal) -> None:
+    if "inference" not in principal.scopes:
+        raise ApiError(
+            code="insufficient_scope",
+            status=403,
+            message="This key may not run inference: it lacks the scope 'inference'.",
+            type="permission_error",
+        )
+
+
+async def resolve_model(runtime: Runtime, tenant_id: int, name: str) -> Resolved:
+    key = (tenant_id, name)
+    return await runtime.models.get(key, lambda: resolve(tenant_id, name))
+
+
+async def resolve_ask(runtime: Runtime, tenant_id: int, ask: Ask) -> Resolved:
+    """model, or the adapter that lora_path names beside the base; both, when they name the same
+    version.
+    """
+    resolved = await resolve_model(runtime, tenant_id, ask.model)
+    if ask.lora_path is None:
+        return resolved
+    by_path = await resolve_model(runtime, tenant_id, ask.lora_path)
+    if resolved.digest is not None and resolved.digest != by_path.digest:
+        raise bad_request("model and lora_path name different adapters; send one.", "lora_path")
+    return by_path
+
+
+async def current_prices(runtime: Runtime, tenant_id: int) -> PriceBook:
+    return await runtime.prices.get(tenant_id, lambda: price_for(tenant_id, timezone.now()))
+
+
+@asynccontextmanager
+async def admit(
+    runtime: Runtime, principal: Principal, ask: Ask, request_id: str
+) -> AsyncIterator[Generation]:
+    """An admitted request, settled when the block is left.
+
+    Raises ApiError; a refused request costs nothing.
+    """
+    try:
+        admission = await reserve(runtime, principal, ask, request_id)
+    except ApiError as error:
+        metrics.REFUSED.labels(error.code).inc()
+        raise
+    generation = Generation(runtime, admission)
+    try:
+        await generation.route()
+        generation.open()
+        yield generation
+    except ApiError as error:
+        generation.fail(error.code)
+        raise
+    except ClientGone:
+        raise
+    except Exception:
+        generation.fail("internal_error")
+        raise
+    finally:
+        await runtime.finish(generation.settle())
+
+
+async def reserve(runtime: Runtime, principal: Principal, ask: Ask, request_id: str) -> Admission:
+    require_inference(principal)
+    started_at = timezone.now()
+    resolved = await resolve_ask(runtime, principal.tenant_id, ask)
+    prices = await current_prices(runtime, principal.tenant_id)
+    max_tokens = default_max_tokens(ask) if ask.max_tokens is None else ask.max_tokens
+    prompt, completion = bounds(ask, max_tokens, runtime.replicas.max_model_len())
+    cost_nanos = prices.cost_nanos(prompt, 0, completion)
+    # Cancelled here, the quota releases by itself what it was about to hold.
+    reservation = await runtime.quota.reserve(
+        principal, request_id, prompt + completion, cost_nanos
+    )
+    return Admission(
+        request_id, principal, ask, resolved, prices, reservation, max_tokens, started_at
+    )
+
+
+def default_max_tokens(ask: Ask) -> int:
+    """OpenAI's own default of completions; chat has none there, and DEFAULT_MAX_TOKENS here."""
+    return settings.DEFAULT_MAX_TOKENS if ask.endpoint == "chat.completions" else 16
+
+
+def bounds(ask: Ask, max_tokens: int, max_model_len: int | None) -> tuple[int, int]:
+    """(prompt, completion) tokens that the request can cost at most; the context limits both, for
+    each sequence.
+    """
+    prompt, completion = ask.num_prompt_tokens_bound, max_tokens
+    if max_model_len is not None:
+        completion = min(completion, max_model_len)
+        prompt = min(prompt, max_model_len * ask.num_sequences)
+    return prompt, completion * ask.num_sequences

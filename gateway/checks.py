@@ -1,0 +1,69 @@
+"""Settings that cannot be: found by `manage.py check` and at every start, each with an id and a way
+out.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+
+MIN_PORT, MAX_PORT = 1, 65535
+
+
+@register(Tags.compatibility)
+def check_settings(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    return [*check_replicas(), *check_numbers(), *check_origins()]
+
+
+def check_replicas() -> Iterator[CheckMessage]:
+    urls = settings.REPLICA_URLS
+    if not urls:
+        yield Error(
+            "REPLICA_URLS is empty: no request could be served.",
+            hint="Set it to the URLs of the inference replicas, separated by commas.",
+            id="gateway.E001",
+        )
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.netloc or parts.query:
+            yield Error(
+                f"REPLICA_URLS: {url!r} is not an http(s) URL.",
+                hint="Expected something like http://127.0.0.1:8100.",
+                id="gateway.E002",
+            )
+    if len({url.rstrip("/") for url in urls}) != len(urls):
+        yield Error("REPLICA_URLS names a replica twice.", id="gateway.E003")
+
+
+def check_numbers() -> Iterator[CheckMessage]:
+    if not MIN_PORT <= settings.PORT <= MAX_PORT:
+        yield Error(f"PORT: expected 1 to {MAX_PORT}, got {settings.PORT}.", id="gateway.E004")
+    for name in (
+        "DEFAULT_MAX_TOKENS",
+        "MAX_BODY_BYTES",
+        "UPSTREAM_IDLE_TIMEOUT_S",
+        "NUM_REPLICAS_PER_ADAPTER",
+    ):
+        if getattr(settings, name) < 1:
+            yield Error(f"{name}: expected at least 1.", id="gateway.E005")
+    if not 0 < settings.CACHE_TTL_S <= 1:
+        yield Error(
+            f"CACHE_TTL_S: expected above 0 and at most 1, got {settings.CACHE_TTL_S}.",
+            hint="A revoked key is promised to be refused within a second.",
+            id="gateway.E006",
+        )
+
+
+def check_origins() -> Iterator[CheckMessage]:
+    for origin in [*settings.CORS_ORIGINS, *settings.CSRF_TRUSTED_ORIGINS]:
+        parts = urlsplit(origin)
+        if not parts.scheme or not parts.netloc or parts.path:
+            yield Error(
+                f"{origin!r} is not an origin.",
+                hint="Expected scheme and host, as in https://app.example.org, without a path or *.",
+                id="gateway.E007",
+            )
+    if settings.SECURE_COOKIES and settings.DEBUG:
+        yield Warning("DEBUG is on where SECURE_COOKIES is.", id="gateway.W001")

@@ -1,0 +1,75 @@
+"""Who answers what: raw ASGI for /v1, probes and metrics, Channels for WebSockets, Django for the
+rest.
+"""
+
+import logging
+
+from channels.auth import AuthMiddlewareStack
+from channels.routing import URLRouter
+from django.core.asgi import get_asgi_application
+from django.urls import re_path
+
+from gateway import health
+from gateway.consumers import ChatConsumer, EventsConsumer
+from gateway.openai.app import app as openai_app
+from gateway.openai.http import Receive, Scope, Send
+from gateway.runtime import STATE_KEY, Runtime
+
+log = logging.getLogger(__name__)
+
+django_app = get_asgi_application()
+sockets = AuthMiddlewareStack(
+    URLRouter(
+        [
+            re_path(r"^ws/v1/chat/?$", ChatConsumer.as_asgi()),
+            re_path(r"^ws/v1/events/?$", EventsConsumer.as_asgi()),
+        ]
+    )
+)
+SOCKET_PATHS = {"/ws/v1/chat", "/ws/v1/events"}
+PROBES = {"/healthz": health.live, "/readyz": health.ready, "/metrics": health.metrics_text}
+
+
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "lifespan":
+        await lifespan(scope, receive, send)
+    elif scope["type"] == "websocket":
+        await socket(scope, receive, send)
+    else:
+        await http(scope, receive, send)
+
+
+async def http(scope: Scope, receive: Receive, send: Send) -> None:
+    # Doubled and trailing slashes are common in base URLs; a redirect would lose the request.
+    path = "/" + scope["path"].strip("/")
+    if path == "/v1" or path.startswith("/v1/"):
+        await openai_app(scope, receive, send)
+    elif path in PROBES:
+        await PROBES[path](scope, receive, send)
+    else:
+        await django_app(scope, receive, send)
+
+
+async def socket(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["path"].rstrip("/") in SOCKET_PATHS:
+        await sockets(scope, receive, send)
+        return
+    # Closing before accepting refuses the handshake.
+    await receive()
+    await send({"type": "websocket.close", "code": 4404})
+
+
+async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
+    await receive()
+    runtime = Runtime()
+    try:
+        await runtime.start()
+    except Exception as error:
+        log.exception("start-up failed")
+        await send({"type": "lifespan.startup.failed", "message": repr(error)})
+        return
+    scope["state"][STATE_KEY] = runtime
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    await runtime.stop()
+    await send({"type": "lifespan.shutdown.complete"})

@@ -1,0 +1,83 @@
+"""Prometheus collectors of a web process.
+
+Labels are bounded by construction: routes, status classes, error codes of ours, configured
+replicas. There is no tenant or model label: a thousand tenants would make a thousand series each;
+per-tenant figures are in the ledger. Several uvicorn workers behind one port: set
+PROMETHEUS_MULTIPROC_DIR, and any worker answers for all.
+"""
+
+from django.conf import settings
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from gateway.router import Snapshot
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+REQUESTS = Counter(
+    "grafthouse_requests_total", "Requests by route and status class.", ["route", "status"]
+)
+FIRST_TOKEN = Histogram(
+    "grafthouse_time_to_first_token_seconds",
+    "From the request's arrival to its first token.",
+    ["route"],
+    buckets=SECONDS,
+)
+DURATION = Histogram(
+    "grafthouse_request_duration_seconds",
+    "From arrival to settlement.",
+    ["route"],
+    buckets=SECONDS,
+)
+TOKENS = Counter("grafthouse_tokens_total", "Tokens of settled requests.", ["kind"])
+OPEN_STREAMS = Gauge(
+    "grafthouse_open_streams", "Generations running now.", multiprocess_mode="livesum"
+)
+OPEN_SOCKETS = Gauge(
+    "grafthouse_open_websockets", "WebSockets open now.", ["kind"], multiprocess_mode="livesum"
+)
+REFUSED = Counter(
+    "grafthouse_refused_total", "Requests refused before a replica, by code.", ["code"]
+)
+OUTCOMES = Counter("grafthouse_generations_total", "Settled generations by outcome.", ["status"])
+RETRIES = Counter("grafthouse_upstream_retries_total", "Requests moved to another replica.")
+MISMATCHES = Counter(
+    "grafthouse_digest_mismatches_total", "Answers refused: a replica used another version."
+)
+REPLICA_UP = Gauge(
+    "grafthouse_replica_up", "1: ready.", ["replica"], multiprocess_mode="livemostrecent"
+)
+REPLICA_LOAD = Gauge(
+    "grafthouse_replica_load",
+    "Requests running and waiting there.",
+    ["replica"],
+    multiprocess_mode="livemostrecent",
+)
+WRITER_QUEUE = Gauge(
+    "grafthouse_usage_writer_queue",
+    "Usage writes not yet in the database.",
+    multiprocess_mode="livesum",
+)
+WRITER_FAILURES = Counter("grafthouse_usage_writer_failures_total", "Batches the database refused.")
+
+
+def observe_replica(snapshot: Snapshot) -> None:
+    REPLICA_UP.labels(snapshot.url).set(snapshot.is_ready)
+    REPLICA_LOAD.labels(snapshot.url).set(snapshot.load)
+
+
+def render() -> tuple[str, bytes]:
+    """(content type, exposition text) of this process, or of all workers in multiprocess mode."""
+    if not settings.PROMETHEUS_MULTIPROC_DIR:
+        return CONTENT_TYPE_LATEST, generate_latest(REGISTRY)
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)
+    return CONTENT_TYPE_LATEST, generate_latest(registry)

@@ -1,0 +1,239 @@
+"""/v1 as a raw ASGI application, ahead of Django and its middleware: routes, and the two ways to
+answer.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+from adapters.access import servable_models
+from gateway import metrics
+from gateway.admission import (
+    admit,
+    authenticate,
+    bearer,
+    require_inference,
+    resolve_model,
+)
+from gateway.database import in_thread
+from gateway.generation import Generation
+from gateway.openai.errors import error_object, internal_error
+from gateway.openai.http import ClientGone, Receive, Request, Scope, Send
+from gateway.openai.relay import DONE_FRAME, KEEP_ALIVE_FRAME, Folder, sse
+from gateway.openai.schema import Ask, Endpoint, parse_ask, parse_json
+from gateway.runtime import Runtime, runtime_of
+from tenants.auth import Principal
+from tenants.errors import ApiError
+
+log = logging.getLogger(__name__)
+
+KEEP_ALIVE_INTERVAL_S = 10.0
+STREAM_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache, no-transform",
+    # A proxy that buffers would turn a stream into one late answer.
+    "x-accel-buffering": "no",
+}
+
+Handler = Callable[[Runtime, Request], Awaitable[None]]
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    runtime, request = runtime_of(scope), Request(scope, receive, send)
+    try:
+        await route(runtime, request)
+    except ClientGone:
+        request.status = 499
+    except ApiError as error:
+        await request.answer_error(error)
+    except Exception:
+        log.exception("%s %s %s", request.request_id, request.method, request.path)
+        if request.status:
+            raise
+        await request.answer_error(internal_error())
+    finally:
+        observe(request)
+
+
+def observe(request: Request) -> None:
+    status = f"{request.status // 100}xx"
+    metrics.REQUESTS.labels(request.route, status).inc()
+    metrics.DURATION.labels(request.route).observe(time.monotonic() - request.received_at)
+
+
+async def route(runtime: Runtime, request: Request) -> None:
+    """Exact paths, with or without a trailing slash; never a redirect, which would lose a POST's
+    body.
+    """
+    request.route, handlers = find(request.path)
+    if not handlers:
+        raise ApiError("not_found", 404, f"Unknown path: {request.method} {request.path[:200]}.")
+    allow = ", ".join([*handlers, *(["HEAD"] if "GET" in handlers else []), "OPTIONS"])
+    if request.method == "OPTIONS":
+        await request.answer_options(allow)
+        return
+    handler = handlers.get("GET" if request.method == "HEAD" else request.method)
+    if handler is None:
+        message = f"{request.method[:20]} is not allowed here; use {allow}."
+        raise ApiError("method_not_allowed", 405, message, headers={"allow": allow})
+    await handler(runtime, request)
+
+
+def find(path: str) -> tuple[str, dict[str, Handler]]:
+    if path in ROUTES:
+        return path.removeprefix("/v1/"), ROUTES[path]
+    # Names may hold a slash or an @, and come percent-encoded: the path is decoded already.
+    if path.startswith("/v1/models/"):
+        return "models/{id}", {"GET": retrieve_model}
+    return "other", {}
+
+
+async def principal_of(runtime: Runtime, request: Request) -> Principal:
+    return await authenticate(runtime, bearer(request.headers.get("authorization")))
+
+
+async def list_models(runtime: Runtime, request: Request) -> None:
+    principal = await principal_of(runtime, request)
+    require_inference(principal)
+    models = await in_thread(lambda: servable_models(principal.tenant_id))
+    data = [model_object(one.id, one.created, one.owned_by) for one in models]
+    await request.answer_json({"object": "list", "data": data})
+
+
+async def retrieve_model(runtime: Runtime, request: Request) -> None:
+    principal = await principal_of(runtime, request)
+    require_inference(principal)
+    name = request.path.removeprefix("/v1/models/")
+    resolved = await resolve_model(runtime, principal.tenant_id, name)
+    models = await in_thread(lambda: servable_models(principal.tenant_id))
+    # A pinned name ("bot@3") is not listed; it is described by its adapter.
+    by_name = {one.id: one for one in models}
+    found = by_name.get(name) or by_name.get(resolved.adapter or "")
+    created = found.created if found else 0
+    owner = found.owned_by if found else principal.tenant_slug
+    await request.answer_json(model_object(name, created, owner))
+
+
+def model_object(name: str, created: int, owner: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": created, "owned_by": owner}
+
+
+async def chat_completions(runtime: Runtime, request: Request) -> None:
+    await complete(runtime, request, "chat.completions")
+
+
+async def completions(runtime: Runtime, request: Request) -> None:
+    await complete(runtime, request, "completions")
+
+
+async def complete(runtime: Runtime, request: Request, endpoint: Endpoint) -> None:
+    principal = await principal_of(runtime, request)
+    ask = parse_ask(endpoint, parse_json(await request.read_body()))
+    answer = stream if ask.is_stream else whole
+    await until_gone(request, answer(runtime, request, principal, ask))
+
+
+async def until_gone(request: Request, work: Awaitable[None]) -> None:
+    """The work, cancelled when the client closes its connection: that aborts the generation on the
+    replica.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(request.disconnected())
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGone
+        await working
+    finally:
+        leaving.cancel()
+        await stopped(working)
+
+
+async def stopped(work: "asyncio.Future[None]") -> None:
+    """Cancel what still runs and wait for its clean-up; its outcome was either awaited or is of no
+    interest.
+    """
+    work.cancel()
+    await asyncio.wait((work,))
+    if not work.cancelled():
+        work.exception()
+
+
+async def whole(runtime: Runtime, request: Request, principal: Principal, ask: Ask) -> None:
+    folder = Folder(ask.endpoint)
+    async with admit(runtime, principal, ask, request.request_id) as generation:
+        request.answer_headers |= generation.headers
+        async with aclosing(generation.chunks()) as chunks:
+            async for chunk in chunks:
+                folder.add(chunk)
+        observe_first_token(request, generation)
+    await request.answer_json(generation.relay.whole(folder.choices()))
+
+
+async def stream(runtime: Runtime, request: Request, principal: Principal, ask: Ask) -> None:
+    """The head goes out with the first chunk, so that every refusal before it is a plain JSON
+    error.
+    """
+    answer = EventStream(request)
+    keep_alive = asyncio.create_task(answer.keep_alive_forever())
+    try:
+        async with admit(runtime, principal, ask, request.request_id) as generation:
+            request.answer_headers |= generation.headers
+            answer.is_admitted = True
+            async with aclosing(generation.chunks()) as chunks:
+                async for chunk in chunks:
+                    await answer.write(sse(chunk))
+            observe_first_token(request, generation)
+        if ask.include_usage:
+            await answer.write(sse(generation.relay.usage_chunk()))
+    except ApiError as error:
+        if not request.status:
+            raise
+        await answer.write(sse({"error": error_object(error)}))
+    except Exception:
+        if not request.status:
+            raise
+        log.exception("%s broke in its stream", request.request_id)
+        await answer.write(sse({"error": error_object(internal_error())}))
+    finally:
+        keep_alive.cancel()
+    await request.write(DONE_FRAME, more=False)
+
+
+class EventStream:
+    """The answer's frames, its head before the first, and comments while nothing comes."""
+
+    def __init__(self, request: Request) -> None:
+        self.is_admitted = False
+        self._request = request
+        self._written_at = time.monotonic()
+
+    async def write(self, frame: bytes) -> None:
+        if not self._request.status:
+            await self._request.start(200, STREAM_HEADERS)
+        await self._request.write(frame)
+        self._written_at = time.monotonic()
+
+    async def keep_alive_forever(self) -> None:
+        """A long prefill must not look like a dead connection to the proxies on the way."""
+        while True:
+            idle_s = time.monotonic() - self._written_at
+            await asyncio.sleep(max(0.1, KEEP_ALIVE_INTERVAL_S - idle_s))
+            if self.is_admitted and time.monotonic() - self._written_at >= KEEP_ALIVE_INTERVAL_S:
+                await self.write(KEEP_ALIVE_FRAME)
+
+
+def observe_first_token(request: Request, generation: Generation) -> None:
+    if generation.first_token_at is not None:
+        seconds = generation.first_token_at - request.received_at
+        metrics.FIRST_TOKEN.labels(request.route).observe(seconds)
+
+
+ROUTES: dict[str, dict[str, Handler]] = {
+    "/v1/models": {"GET": list_models},
+    "/v1/chat/completions": {"POST": chat_completions},
+    "/v1/completions": {"POST": completions},
+}

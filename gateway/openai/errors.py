@@ -1,0 +1,80 @@
+"""ApiError → OpenAI's error shape: always four keys.
+
+The only place where /v1 and /ws/v1 render errors.
+"""
+
+from typing import Any
+
+import orjson
+
+from tenants.errors import ApiError
+
+MAX_MESSAGE_CHARS = 2000
+
+
+def error_object(error: ApiError) -> dict[str, Any]:
+    return {
+        "message": error.message,
+        "type": error.type,
+        "param": error.param,
+        "code": error.code,
+    }
+
+
+def error_body(error: ApiError) -> bytes:
+    return orjson.dumps({"error": error_object(error)})
+
+
+def internal_error() -> ApiError:
+    """For what we did not foresee: logged where it is caught, never described to a client."""
+    return ApiError(
+        code="internal_error",
+        status=500,
+        message="The server had an error while processing your request.",
+        type="server_error",
+    )
+
+
+def unavailable(code: str, message: str, retry_after_s: int = 1) -> ApiError:
+    return ApiError(
+        code=code,
+        status=503,
+        message=message,
+        type="server_error",
+        headers={"retry-after": str(retry_after_s)},
+    )
+
+
+def from_upstream(status: int, raw: bytes) -> ApiError:
+    """A replica's error answer as ours: its four keys where they are well formed, its status kept
+    for 4xx.
+    """
+    found = parse_error(raw)
+    if not 400 <= status < 500 or found is None:
+        return internal_error()
+    message, type_, param, code = (found.get(key) for key in ("message", "type", "param", "code"))
+    return ApiError(
+        code=code if isinstance(code, str) else "invalid_request",
+        status=status,
+        message=str(message)[:MAX_MESSAGE_CHARS],
+        type=type_ if isinstance(type_, str) else "invalid_request_error",
+        param=param if isinstance(param, str) else None,
+    )
+
+
+def from_frame(raw: bytes) -> ApiError:
+    """An error that a replica sent inside its stream."""
+    kind = (parse_error(raw) or {}).get("type")
+    error = from_upstream(400, raw)
+    if isinstance(kind, str) and kind.endswith("server_error"):
+        error.status = 500
+    return error
+
+
+def parse_error(raw: bytes) -> dict[str, Any] | None:
+    try:
+        found = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+    error = found.get("error") if isinstance(found, dict) else None
+    return error if isinstance(error, dict) else None

@@ -1,0 +1,150 @@
+"""What each configured replica last said of itself: polled every second, read by the router.
+
+A replica is down after MAX_FAILURES polls in a row, or at once when a request could not reach it;
+up again with its next good answer. Each web process keeps its own table: nothing here is shared or
+stored.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import orjson
+
+from gateway import metrics
+from gateway.router import Snapshot
+
+log = logging.getLogger(__name__)
+
+POLL_INTERVAL_S = 1.0
+POLL_TIMEOUT_S = 2.0
+MAX_FAILURES = 2
+# A request whose adapter seems absent asks again at once, but the fleet is not asked more often
+# than this.
+MIN_REFRESH_INTERVAL_S = 0.1
+
+
+@dataclass
+class Replica:
+    """The table's row.
+
+    num_sent counts this process's open streams; num_sent_at_poll, those when it last reported.
+    """
+
+    url: str
+    is_ready: bool = False
+    num_failures: int = 0
+    num_sent: int = 0
+    num_sent_at_poll: int = 0
+    state: dict[str, Any] = field(default_factory=dict)
+    digests: frozenset[str] = frozenset()
+
+    def snapshot(self) -> Snapshot:
+        reported = int(self.state.get("num_running", 0)) + int(self.state.get("num_waiting", 0))
+        # The report already counts what was open then; what came and went since is ours to know.
+        since = self.num_sent - self.num_sent_at_poll
+        return Snapshot(
+            url=self.url,
+            is_ready=self.is_ready,
+            digests=self.digests,
+            load=max(0, reported + since, self.num_sent),
+            max_model_len=int(self.state.get("max_model_len", 0)),
+        )
+
+
+class ReplicaTable:
+    def __init__(self, session: aiohttp.ClientSession, urls: Sequence[str]) -> None:
+        self._session = session
+        self._replicas = {url.rstrip("/"): Replica(url.rstrip("/")) for url in urls}
+        self._refreshing: asyncio.Task[None] | None = None
+        self._refreshed_at = float("-inf")
+
+    def snapshots(self) -> list[Snapshot]:
+        return [replica.snapshot() for replica in self._replicas.values()]
+
+    def is_any_ready(self) -> bool:
+        return any(replica.is_ready for replica in self._replicas.values())
+
+    def max_model_len(self) -> int | None:
+        """The longest context that a ready replica has; None while none is ready."""
+        lengths = [one.max_model_len for one in self.snapshots() if one.is_ready]
+        return max(lengths, default=None)
+
+    def base_name(self, url: str) -> str:
+        """What the replica calls its base model."""
+        return str(self._replicas[url].state.get("model", ""))
+
+    async def poll_forever(self) -> None:
+        while True:
+            await self.refresh()
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+    async def refresh(self) -> None:
+        """Ask every replica now; callers at the same time share one round, and rounds keep their
+        distance.
+        """
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh())
+        await asyncio.shield(self._refreshing)
+
+    async def _refresh(self) -> None:
+        wait_s = self._refreshed_at + MIN_REFRESH_INTERVAL_S - time.monotonic()
+        await asyncio.sleep(max(0.0, wait_s))
+        await asyncio.gather(*(self._poll(replica) for replica in self._replicas.values()))
+        self._refreshed_at = time.monotonic()
+
+    async def _poll(self, replica: Replica) -> None:
+        num_sent = replica.num_sent
+        try:
+            state = await self._fetch_state(replica.url)
+            digests = frozenset(str(one["digest"]) for one in state["adapters"])
+        except (
+            aiohttp.ClientError,
+            TimeoutError,
+            OSError,
+            ValueError,
+            TypeError,
+            KeyError,
+        ) as error:
+            self._failed(replica, error)
+        else:
+            if not replica.is_ready:
+                log.info("replica %s is ready", replica.url)
+            replica.is_ready, replica.num_failures = True, 0
+            replica.state, replica.digests, replica.num_sent_at_poll = state, digests, num_sent
+        metrics.observe_replica(replica.snapshot())
+
+    async def _fetch_state(self, url: str) -> dict[str, Any]:
+        timeout = aiohttp.ClientTimeout(total=POLL_TIMEOUT_S)
+        async with self._session.get(f"{url}/state", timeout=timeout) as response:
+            response.raise_for_status()
+            state = orjson.loads(await response.read())
+        if not isinstance(state, dict):
+            raise ValueError("/state is not an object")
+        return state
+
+    def _failed(self, replica: Replica, error: Exception) -> None:
+        replica.num_failures += 1
+        if replica.is_ready and replica.num_failures >= MAX_FAILURES:
+            log.warning("replica %s is down: %r", replica.url, error)
+            replica.is_ready = False
+
+    def mark_down(self, url: str) -> None:
+        """A request could not reach it: no further ones until a poll succeeds."""
+        replica = self._replicas[url]
+        replica.is_ready, replica.num_failures = False, max(replica.num_failures, MAX_FAILURES)
+        metrics.observe_replica(replica.snapshot())
+
+    @contextmanager
+    def using(self, url: str) -> Iterator[None]:
+        replica = self._replicas[url]
+        replica.num_sent += 1
+        try:
+            yield
+        finally:
+            replica.num_sent -= 1

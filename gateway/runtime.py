@@ -1,0 +1,136 @@
+"""What one web process holds while it runs: the upstream session, the replica table, caches, quota,
+the usage writer.
+
+Made at ASGI start-up, handed to every request in scope["state"], closed in order at shutdown.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import redis.asyncio
+from django.conf import settings
+from redis.exceptions import RedisError
+
+from adapters.access import Resolved
+from gateway.caches import TenantCache
+from gateway.replicas import ReplicaTable
+from gateway.upstream import open_session
+from gateway.usage_writer import UsageWriter
+from tenants.auth import Principal
+from tenants.events import INVALIDATE_CHANNEL
+from tenants.prices import PriceBook
+from tenants.quota import Quota
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+RESTART_INTERVAL_S = 1.0
+DRAIN_TIMEOUT_S = 10.0
+# How often a silent subscription is tried for life.
+LISTEN_TIMEOUT_S = 5.0
+STATE_KEY = "grafthouse"
+
+
+class Runtime:
+    def __init__(self) -> None:
+        ttl_s = settings.CACHE_TTL_S
+        self.session = open_session()
+        self.replicas = ReplicaTable(self.session, settings.REPLICA_URLS)
+        self.principals: TenantCache[Principal] = TenantCache(ttl_s, lambda _, one: one.tenant_id)
+        self.models: TenantCache[Resolved] = TenantCache(ttl_s, lambda key, _: key[0])
+        self.prices: TenantCache[PriceBook] = TenantCache(ttl_s, lambda key, _: key[0])
+        self.redis = redis.asyncio.Redis.from_url(
+            settings.REDIS_URL, socket_connect_timeout=2, health_check_interval=5
+        )
+        self.quota = Quota()
+        self.writer = UsageWriter()
+        # What must outlive the request that began it: settlements, late releases.
+        self._background: set[asyncio.Task[Any]] = set()
+        self._loops: list[asyncio.Task[None]] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._writing = asyncio.create_task(self.writer.run())
+        # The first poll is awaited, so that the first request finds the fleet.
+        await self.replicas.refresh()
+        for loop in (self.replicas.poll_forever, self.listen, self.writer.beat_forever):
+            self._loops.append(asyncio.create_task(keep_running(loop)))
+
+    async def stop(self) -> None:
+        """Settle what is still open, write what is queued, then close: in this order nothing is
+        lost.
+        """
+        if self._background:
+            await asyncio.wait(self._background, timeout=DRAIN_TIMEOUT_S)
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        self.writer.stop()
+        if self._writing is not None:
+            await self._writing
+        await self.quota.close()
+        await self.redis.aclose()
+        await self.session.close()
+
+    def spawn(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        """Run to the end whatever happens to the caller; errors nobody awaits are logged by
+        asyncio.
+        """
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    async def finish(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Await work that goes on when the caller is cancelled."""
+        return await asyncio.shield(self.spawn(work))
+
+    async def listen(self) -> None:
+        """Drop what a push names.
+
+        After a reconnection messages may be missing, so everything is dropped.
+        """
+        async with self.redis.pubsub(ignore_subscribe_messages=True) as channel:
+            await channel.subscribe(INVALIDATE_CHANNEL)
+            self.drop(None)
+            while True:
+                message = await channel.get_message(timeout=LISTEN_TIMEOUT_S)
+                if message is not None:
+                    self.drop(tenant_of(message["data"]))
+
+    def drop(self, tenant_id: int | None) -> None:
+        for cache in (self.principals, self.models, self.prices):
+            cache.drop(tenant_id)
+
+
+def tenant_of(raw: bytes) -> int | None:
+    """The tenant that a push names; None, which means all, for anything not understood."""
+    try:
+        tenant_id = json.loads(raw)["tenant_id"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return tenant_id if isinstance(tenant_id, int) else None
+
+
+async def keep_running(loop: Callable[[], Awaitable[None]]) -> None:
+    """A background loop never ends by an error; it is logged, and begun again."""
+    while True:
+        try:
+            await loop()
+        except RedisError as error:
+            log.warning("the counter store is away: %s", error)
+        except Exception:
+            log.exception("a background loop failed and is started again")
+        await asyncio.sleep(RESTART_INTERVAL_S)
+
+
+def runtime_of(scope: Any) -> Runtime:
+    """The process's runtime, as the ASGI server's lifespan left it in the scope."""
+    runtime = scope.get("state", {}).get(STATE_KEY)
+    if not isinstance(runtime, Runtime):
+        raise RuntimeError("start-up did not run: serve gateway.asgi with lifespan on (uvicorn)")
+    return runtime

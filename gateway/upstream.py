@@ -1,0 +1,89 @@
+"""aiohttp to one replica: open a stream, read its events.
+
+Errors are sorted by what the caller must do about them.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import orjson
+from django.conf import settings
+
+from gateway.openai.errors import from_upstream, parse_error
+from gateway.openai.relay import SseParser
+from gateway.openai.schema import Endpoint
+
+PATHS: dict[Endpoint, str] = {
+    "chat.completions": "/v1/chat/completions",
+    "completions": "/v1/completions",
+}
+MAX_ERROR_BYTES = 64 * 2**10
+
+
+class ReplicaLost(Exception):
+    """The replica could not be reached, broke off, or fell silent: another one may do it."""
+
+
+class ReplicaBusy(Exception):
+    """The replica lives but will not take this request now (overloaded, or the adapter left it)."""
+
+
+def open_session() -> aiohttp.ClientSession:
+    """No total timeout: a stream may last; silence ends it.
+
+    No limit: admission bounds the concurrency.
+    """
+    timeout = aiohttp.ClientTimeout(
+        total=None,
+        sock_connect=settings.UPSTREAM_CONNECT_TIMEOUT_S,
+        sock_read=settings.UPSTREAM_IDLE_TIMEOUT_S,
+    )
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
+    return aiohttp.ClientSession(
+        timeout=timeout, connector=connector, auto_decompress=False, trust_env=False
+    )
+
+
+@asynccontextmanager
+async def open_stream(
+    session: aiohttp.ClientSession, url: str, endpoint: Endpoint, body: dict[str, Any]
+) -> AsyncIterator[AsyncIterator[bytes]]:
+    """The payloads of the replica's events.
+
+    Leaving early closes the connection, which aborts the generation.
+
+    Raises ApiError for what the replica refuses for good, ReplicaBusy and ReplicaLost for what
+    another may do.
+    """
+    headers = {"content-type": "application/json", "accept": "text/event-stream"}
+    try:
+        async with session.post(
+            url + PATHS[endpoint], data=orjson.dumps(body), headers=headers, allow_redirects=False
+        ) as response:
+            if response.status != 200:
+                await raise_refusal(response)
+            yield read_events(response)
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise ReplicaLost(f"{url}: {type(error).__name__}: {error}") from error
+
+
+async def raise_refusal(response: aiohttp.ClientResponse) -> None:
+    raw = await response.content.read(MAX_ERROR_BYTES)
+    code = (parse_error(raw) or {}).get("code")
+    # The model was resolved before: a replica that does not know the digest has just lost it.
+    if response.status in {429, 503} or code == "model_not_found":
+        raise ReplicaBusy(f"{response.url.origin()}: {response.status} {code}")
+    raise from_upstream(response.status, raw)
+
+
+async def read_events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Until the replica closes.
+
+    A reader that pauses makes aiohttp stop reading, and so the replica wait.
+    """
+    parser = SseParser()
+    async for chunk in response.content.iter_any():
+        for payload in parser.feed(chunk):
+            yield payload

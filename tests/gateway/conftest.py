@@ -1,0 +1,127 @@
+"""The stack of this room's tests: two fake replicas, one web process, one database, one store."""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from hashlib import sha256
+from pathlib import Path
+
+import openai
+import pytest
+from django.utils import timezone
+from pytest_django import DjangoDbBlocker
+
+from adapters.models import Adapter, AdapterVersion, VersionState
+from tenants.audit import system
+from tenants.keys import create_key
+from tenants.models import Plan, Price, Tenant, UsageRecord
+from tenants.scope import tenant_scope
+from tests.gateway.fake_replica import Behaviour, FakeReplica
+from tests.gateway.live import Web, default_database, make_database, start_web, wait_for
+
+
+@dataclass(frozen=True)
+class Customer:
+    """A tenant with a key, and what its tests need to do to it."""
+
+    web: Web
+    tenant: Tenant
+    api_key: str
+
+    def client(self, **options: object) -> openai.OpenAI:
+        return self.web.client(self.api_key, **options)
+
+    def usage(self) -> list[UsageRecord]:
+        """The tenant's rows, oldest first, once every one is settled."""
+
+        def settled() -> bool:
+            with tenant_scope(self.tenant.id):
+                return not UsageRecord.objects.filter(status="open").exists()
+
+        wait_for("settled usage", settled)
+        with tenant_scope(self.tenant.id):
+            return list(UsageRecord.objects.order_by("id"))
+
+
+@dataclass(frozen=True)
+class Stack:
+    web: Web
+    replicas: list[FakeReplica]
+    database_url: str
+    folder: Path
+
+    def make_customer(self, scopes: tuple[str, ...] = ("inference",), **limits: object) -> Customer:
+        """A new tenant on a plan of its own; its id is random, since the counter store is shared."""
+        slug = f"t{secrets.token_hex(4)}"
+        no_limits: dict[str, object] = dict.fromkeys(
+            ("requests_per_minute", "tokens_per_minute", "max_concurrency", "monthly_budget")
+        )
+        plan = Plan.objects.create(slug=slug, name=slug, **(no_limits | limits))
+        Price.objects.create(
+            plan=plan,
+            prompt_per_million=Decimal("2.50"),
+            cached_per_million=Decimal("1.25"),
+            completion_per_million=Decimal("10.00"),
+            effective_from=timezone.now().replace(year=2020),
+        )
+        number = 1_000_000 + secrets.randbelow(10**9)
+        tenant = Tenant.objects.create(id=number, slug=slug, name=slug, plan=plan)
+        key = create_key(system(tenant.id), "test", list(scopes))
+        return Customer(self.web, tenant, key.raw)
+
+    def activate(self, customer: Customer, name: str, number: int = 1) -> str:
+        """An active version without bytes behind it, that both replicas say they hold: its digest."""
+        digest = sha256(f"{customer.tenant.id}/{name}/{number}".encode()).hexdigest()
+        with tenant_scope(customer.tenant.id):
+            adapter, _ = Adapter.objects.get_or_create(tenant=customer.tenant, name=name)
+            old = AdapterVersion.objects.filter(adapter=adapter, state=VersionState.ACTIVE)
+            old.update(state=VersionState.READY, superseded_at=timezone.now())
+            version = AdapterVersion.objects.create(
+                tenant=customer.tenant,
+                adapter=adapter,
+                number=number,
+                state=VersionState.ACTIVE,
+                digest=digest,
+                activated_at=timezone.now(),
+                created_by="test",
+            )
+            adapter.active_version = version
+            adapter.save()
+        for replica in self.replicas:
+            replica.digests.add(digest)
+        return digest
+
+
+@pytest.fixture(scope="session")
+def running_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("gateway")
+    replicas = [FakeReplica(), FakeReplica()]
+    url = make_database(folder)
+    web = start_web(folder, url, [replica.url for replica in replicas])
+    yield Stack(web, replicas, url, folder)
+    web.stop()
+    for replica in replicas:
+        replica.close()
+
+
+@pytest.fixture
+def stack(running_stack: Stack, django_db_blocker: DjangoDbBlocker) -> Iterator[Stack]:
+    """Healthy at the start of every test, and talked to through Django's default connection."""
+    for replica in running_stack.replicas:
+        replica.behaviour = Behaviour()
+        replica.bodies.clear()
+    with django_db_blocker.unblock(), default_database(running_stack.database_url):
+        yield running_stack
+
+
+@pytest.fixture
+def acme(stack: Stack) -> Customer:
+    customer = stack.make_customer()
+    stack.activate(customer, "support-bot")
+    return customer
+
+
+@pytest.fixture
+def globex(stack: Stack) -> Customer:
+    return stack.make_customer()
