@@ -64,7 +64,7 @@ QUERIES: dict[str, Callable[[], Any]] = {
     "bulk_update": lambda: ApiKey.objects.bulk_update([ApiKey(id=1, name="x")], ["name"]),
     "delete": lambda: ApiKey.objects.all().delete(),
     "fast delete": lambda: Member.objects.all().delete(),
-    "raw delete": lambda: Member.objects.all()._raw_delete("default"),  # type: ignore[attr-defined]
+    "raw delete": lambda: Member.objects.all()._raw_delete("default"),
     "union": lambda: list(ApiKey.objects.all().union(ApiKey.objects.exclude(name="x"))),
     "subquery": lambda: list(Tenant.objects.filter(id__in=ApiKey.objects.values("tenant_id"))),
     "exists of another": lambda: list(
