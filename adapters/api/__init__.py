@@ -1,0 +1,1 @@
+"""The admin API's part below /api/tenants/{t}/adapters/, and the operator's fleet."""

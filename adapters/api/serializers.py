@@ -1,0 +1,135 @@
+"""What goes over the wire, exactly as the OpenAPI schema says it."""
+
+from typing import Any
+
+from django.db.models import Count, QuerySet
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from adapters.models import (
+    Adapter,
+    AdapterVersion,
+    Placement,
+    PlacementState,
+    Replica,
+    VersionState,
+)
+
+
+class VersionRefSerializer(serializers.Serializer[AdapterVersion]):
+    number = serializers.IntegerField()
+    digest = serializers.CharField()
+
+
+class AdapterSerializer(serializers.ModelSerializer[Adapter]):
+    active_version = VersionRefSerializer(allow_null=True, read_only=True)
+    num_versions = serializers.IntegerField(read_only=True)
+
+    class Meta:
+        model = Adapter
+        fields = [
+            "name",
+            "description",
+            "active_version",
+            "num_versions",
+            "created_at",
+            "updated_at",
+        ]
+
+
+class NewAdapterSerializer(serializers.Serializer[Any]):
+    # The name's rule is publish.create_adapter's, which says what was wrong with it.
+    name = serializers.CharField(max_length=200)
+    description = serializers.CharField(
+        max_length=500, required=False, default="", allow_blank=True
+    )
+
+
+class ProblemSerializer(serializers.Serializer[Any]):
+    code = serializers.CharField()
+    message = serializers.CharField()
+    where = serializers.CharField(allow_blank=True)
+    expected = serializers.CharField(allow_blank=True)
+    found = serializers.CharField(allow_blank=True)
+
+
+class FactsSerializer(serializers.Serializer[Any]):
+    """Of an adapter whose tensors fit; absent before that is known."""
+
+    rank = serializers.IntegerField(required=False)
+    ranks = serializers.DictField(child=serializers.IntegerField(), required=False)
+    num_modules = serializers.IntegerField(required=False)
+    num_base_modules = serializers.IntegerField(required=False)
+    num_tensors = serializers.IntegerField(required=False)
+    num_parameters = serializers.IntegerField(required=False)
+    targets = serializers.ListField(child=serializers.CharField(), required=False)
+    dtypes = serializers.ListField(child=serializers.CharField(), required=False)
+    scales = serializers.ListField(child=serializers.FloatField(), required=False)
+
+
+class ReportSerializer(serializers.Serializer[Any]):
+    problems = ProblemSerializer(many=True)
+    warnings = ProblemSerializer(many=True)
+    facts = FactsSerializer()
+
+
+class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
+    state = serializers.ChoiceField(choices=VersionState.choices, read_only=True)
+    digest = serializers.SerializerMethodField()
+    report = ReportSerializer(read_only=True)
+    error = serializers.SerializerMethodField()
+
+    class Meta:
+        model = AdapterVersion
+        fields = [
+            "number",
+            "digest",
+            "state",
+            "report",
+            "rank",
+            "size_bytes",
+            "created_by",
+            "created_at",
+            "activated_at",
+            "error",
+        ]
+
+    def get_digest(self, version: AdapterVersion) -> str | None:
+        return version.digest or None
+
+    def get_error(self, version: AdapterVersion) -> str | None:
+        return version.error or None
+
+
+class UploadSerializer(serializers.Serializer[Any]):
+    """Either both files or one zip that holds them. Client file names mean nothing."""
+
+    config = serializers.FileField(required=False, help_text="adapter_config.json")
+    weights = serializers.FileField(required=False, help_text="adapter_model.safetensors")
+    archive = serializers.FileField(required=False, help_text="A zip with both.")
+
+
+class PlacementSerializer(serializers.ModelSerializer[Placement]):
+    state = serializers.ChoiceField(choices=PlacementState.choices, read_only=True)
+
+    class Meta:
+        model = Placement
+        fields = ["digest", "state", "attempts", "error", "updated_at"]
+
+
+class ReplicaSerializer(serializers.ModelSerializer[Replica]):
+    placements = PlacementSerializer(many=True, read_only=True)
+    state = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Replica
+        fields = ["id", "url", "healthy", "last_seen", "error", "state", "placements"]
+
+    @extend_schema_field(serializers.DictField())
+    def get_state(self, replica: Replica) -> dict[str, Any]:
+        return dict(replica.state)
+
+
+def with_counts(rows: QuerySet[Adapter]) -> QuerySet[Adapter]:
+    """What AdapterSerializer reads, in one query."""
+    return rows.select_related("active_version").annotate(num_versions=Count("versions"))

@@ -1,0 +1,94 @@
+"""A multipart upload goes from the socket to quarantine in chunks: never into memory, once to disk.
+
+The handler goes by field names only; a client's file names are never looked at. It does not know
+yet who is calling, so it records what is wrong, and the view says it when it knows.
+"""
+
+import os
+from pathlib import Path
+from typing import IO, Any
+
+from django.core.files.uploadedfile import UploadedFile
+from django.core.files.uploadhandler import FileUploadHandler, SkipFile, StopUpload
+
+from adapters import storage
+from tenants.errors import ApiError
+
+FILE_BY_FIELD = {
+    "config": storage.CONFIG_FILE,
+    "weights": storage.WEIGHTS_FILE,
+    "archive": storage.ARCHIVE_FILE,
+}
+EXPECTED = "expected the files 'config' and 'weights', or one file 'archive' (zip)"
+
+
+class QuarantineHandler(FileUploadHandler):
+    """max_bytes: of all files of the request together. A token is made with the first file."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__()
+        self.max_bytes = max_bytes
+        self.num_bytes = 0
+        self.token = ""
+        self.fields: set[str] = set()
+        self.unknown: list[str] = []
+        self._file: IO[bytes] | None = None
+
+    @property
+    def is_too_large(self) -> bool:
+        return self.num_bytes > self.max_bytes
+
+    def new_file(self, field_name: str, *args: Any, **kwargs: Any) -> None:
+        super().new_file(field_name, *args, **kwargs)
+        if field_name not in FILE_BY_FIELD or field_name in self.fields:
+            self.unknown.append(field_name)
+            raise SkipFile
+        self.fields.add(field_name)
+        self.token = self.token or storage.new_quarantine()
+        self._file = self._path(field_name).open("xb")
+
+    def _path(self, field_name: str) -> Path:
+        return storage.quarantine_dir(self.token) / FILE_BY_FIELD[field_name]
+
+    def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
+        self.num_bytes += len(raw_data)
+        if self.is_too_large:
+            self._close()
+            # False: the rest is read and dropped, so that the client hears the answer.
+            raise StopUpload(connection_reset=False)
+        if self._file is not None:
+            self._file.write(raw_data)
+
+    def file_complete(self, file_size: int) -> UploadedFile | None:
+        if self._file is None:
+            return None
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._close()
+        return UploadedFile(None, self.field_name, self.content_type, file_size)
+
+    def upload_interrupted(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def discard(self) -> None:
+        """Called when no version took the upload over."""
+        self._close()
+        storage.discard_quarantine(self.token)
+
+
+def require_complete(handler: QuarantineHandler, max_bytes: int) -> None:
+    """Raises ApiError unless exactly one adapter lies in quarantine, within max_bytes."""
+    if handler.num_bytes > min(max_bytes, handler.max_bytes):
+        limit = min(max_bytes, handler.max_bytes)
+        raise ApiError("upload_too_large", 413, f"The upload is larger than {limit} bytes.")
+    if handler.unknown:
+        names = ", ".join(repr(name[:40]) for name in handler.unknown[:5])
+        raise ApiError("unexpected_file", 400, f"Unexpected or repeated files {names}: {EXPECTED}.")
+    if handler.fields not in ({"config", "weights"}, {"archive"}):
+        found = ", ".join(sorted(handler.fields)) or "none"
+        raise ApiError("missing_file", 400, f"Found files: {found}; {EXPECTED}.")
