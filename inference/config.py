@@ -234,7 +234,8 @@ def _serve_config(values: argparse.Namespace) -> ServeConfig:
 
 
 def _folder(path: str) -> Path:
-    if not Path(path).is_dir():
+    """May not exist yet: the control plane makes its store with the first upload."""
+    if Path(path).exists() and not Path(path).is_dir():
         raise ValueError(f"--adapter-dir {path}: not a folder")
     return Path(path).resolve()
 

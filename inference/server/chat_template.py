@@ -14,6 +14,15 @@ from inference.errors import EngineError
 from inference.model_spec import ModelError
 from inference.server.fields import invalid, unsupported
 
+# What a template can raise on messages it was not made for; TypeError has its own treatment.
+RENDER_ERRORS = (
+    TemplateError,
+    LookupError,
+    AttributeError,
+    ValueError,
+    ArithmeticError,
+    RecursionError,
+)
 SPECIAL_KEYS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
 
@@ -94,7 +103,7 @@ class ChatTemplate:
                 add_generation_prompt=True,
                 **self._special_tokens,
             )
-        except (TemplateError, LookupError, AttributeError, ValueError, RecursionError) as error:
+        except RENDER_ERRORS as error:
             raise _cannot_render(error) from error
 
 
