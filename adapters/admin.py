@@ -1,6 +1,6 @@
 """Read only: changing these rows by hand goes past audit, events and the state machine."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.db.models import Model, QuerySet
@@ -10,7 +10,11 @@ from adapters.models import Adapter, AdapterVersion, Placement, Replica
 from tenants.scope import unscoped
 
 
-class ReadOnlyAdmin(admin.ModelAdmin[Any]):
+# Generic for the type checker only.
+_ModelAdmin = admin.ModelAdmin[Any] if TYPE_CHECKING else admin.ModelAdmin
+
+
+class ReadOnlyAdmin(_ModelAdmin):
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
 
