@@ -4,7 +4,7 @@ Two matmuls for the whole batch instead of one per adapter; the fastest form on 
 are copied out of the pool once and kept while the same adapters are active.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -29,7 +29,7 @@ class ActivePages:
         self._owner = torch.empty(0, dtype=torch.int32)
         self._rows: dict[int, DenseRows] = {}
 
-    def bind(self, batch: LoraBatch, active: dict[int, Hashable]) -> LoraBatch:
+    def bind(self, batch: LoraBatch, active: Mapping[int, Hashable]) -> LoraBatch:
         """The batch with its dense form on the CPU, its tiles on CUDA: capture it with the step.
 
         active: slot → version of its content (the adapter's digest) for every slot in token_slot. A
@@ -48,13 +48,13 @@ class ActivePages:
         hidden = batch.token_slot[:, None, None] != self._owner
         return replace(batch, dense=DenseBatch(self._rows, hidden))
 
-    def _serves(self, batch: LoraBatch, active: dict[int, Hashable]) -> bool:
+    def _serves(self, batch: LoraBatch, active: Mapping[int, Hashable]) -> bool:
         if any(self._held.get(slot, _MISSING) != version for slot, version in active.items()):
             return False
         wanted = int(batch.ranks[list(active)].sum())
         return self._owner.shape[0] <= 4 * wanted
 
-    def _gather(self, batch: LoraBatch, active: dict[int, Hashable]) -> None:
+    def _gather(self, batch: LoraBatch, active: Mapping[int, Hashable]) -> None:
         rows_per_page = self._weights[0].a.shape[2]
         found = {slot: readable_rows(batch, slot, rows_per_page) for slot in sorted(active)}
         pages = torch.cat([pages for _, pages, _ in found.values()])

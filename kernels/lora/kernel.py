@@ -13,6 +13,8 @@ from kernels.lora.batch import LoraBatch, LoraWeights, TilePlan
 
 BLOCK_ROWS = 16
 BLOCK_COLUMNS = 128
+BLOCK_HIDDEN = 128
+SHRINK_WARPS, EXPAND_WARPS = 4, 4
 
 
 @triton.jit
@@ -174,7 +176,7 @@ def shrink(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch, plan: TilePl
     num_tokens, hidden = x.shape
     _, num_slices, rows_per_page, _ = weights.a.shape
     max_pages = batch.page_table.shape[1]
-    block = 128 if hidden >= 128 else max(16, triton.next_power_of_2(hidden))
+    block = min(BLOCK_HIDDEN, max(16, triton.next_power_of_2(hidden)))
     split = num_splits(num_tokens, hidden, block)
     max_rank = max_pages * rows_per_page
     h = x.new_empty((split, num_tokens, num_slices, max_rank), dtype=torch.float32)
@@ -200,7 +202,7 @@ def shrink(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch, plan: TilePl
             BH=block,
             STEPS=triton.cdiv(triton.cdiv(hidden, block), split),
             UPCAST=x.device.type == "cpu",
-            num_warps=4,
+            num_warps=SHRINK_WARPS,
         )
     return h
 
@@ -231,7 +233,7 @@ def expand(
             BN=BLOCK_COLUMNS,
             SPLIT=split,
             UPCAST=y.device.type == "cpu",
-            num_warps=4,
+            num_warps=EXPAND_WARPS,
         )
 
 

@@ -1,10 +1,12 @@
 """What only a GPU shows: the public calls on CUDA, and one captured graph that serves any mix."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from kernels.bench.workloads import WORKLOADS, Group, Pool, make_pool, slot_ranks, token_slots
-from kernels.lora import ActivePages, add_lora, expand, shrink
+from kernels.lora import ActivePages, add_lora, expand, reference, shrink
 from tests.kernels.conftest import HAS_CUDA
 from tests.kernels.test_lora import inputs, naive
 from tests.kernels.tolerances import assert_close
@@ -34,6 +36,21 @@ def test_public_calls_on_cuda(workload: str) -> None:
         assert_close(y, want)
         expand(shrink(x, weights, pool.batch), weights, pool.batch, apart)
         assert_close(apart, want)
+
+
+@pytest.mark.parametrize(("num_tokens", "num_adapters"), [(1, 1), (64, 16), (256, 64), (700, 4)])
+def test_at_the_shape_of_an_8b_model(num_tokens: int, num_adapters: int) -> None:
+    groups = (Group(4096, (4096, 1024, 1024)), Group(14336, (4096,)))
+    slots = token_slots("uniform", num_tokens, num_adapters)
+    ranks = slot_ranks("mixed-ranks", num_adapters, 64)
+    pool = make_pool(groups, slots, ranks, dtype=torch.bfloat16, device="cuda")
+    for weights in pool.weights:
+        x, y = inputs(pool, weights)
+        want = y.float()
+        wide = replace(weights, a=weights.a.float(), b=weights.b.float())
+        reference.expand(reference.shrink(x, weights, pool.batch), wide, pool.batch, want)
+        add_lora(y, x, weights, pool.batch)
+        assert_close(y, want)
 
 
 def test_one_captured_graph_serves_any_mix() -> None:
