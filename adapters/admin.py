@@ -9,7 +9,6 @@ from django.http import HttpRequest
 from adapters.models import Adapter, AdapterVersion, Placement, Replica
 from tenants.scope import unscoped
 
-
 # Generic for the type checker only.
 _ModelAdmin = admin.ModelAdmin[Any] if TYPE_CHECKING else admin.ModelAdmin
 
