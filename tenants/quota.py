@@ -132,6 +132,14 @@ class Quota:
         """
         await asyncio.shield(self._spawn(self._settle(reservation, 0, 0, is_refund=True)))
 
+    async def abandon(self, tenant_id: int, request_id: str, month: str, num_tokens: int) -> None:
+        """Free the hold of a request whose process died after num_tokens tokens.
+
+        The ledger has its cost already: the month is counted from there again.
+        """
+        held = Reservation(tenant_id, request_id, month, 0, 0, has_budget=True, generation="")
+        await self._settle(held, num_tokens, None)
+
     async def close(self) -> None:
         """Wait for what is under way, then close the connections.
 
@@ -211,7 +219,7 @@ class Quota:
         try:
             reply: list[str] = await self._script(keys=keys, args=[verb, name, now, *args])
         except (RedisError, OSError) as error:
-            log.warning("%s: the counter store does not answer: %r", verb, error)
+            log.warning("%s: the counter store does not answer: %s", verb, error)
             raise store_unavailable() from error
         if reply[0] != name:
             # Another call's answer on this connection: no connection of this pool is trusted now.
