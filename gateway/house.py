@@ -48,13 +48,18 @@ class House:
             asyncio.get_running_loop().add_signal_handler(number, told.set)
         stopping = asyncio.create_task(told.wait())
         starting = asyncio.create_task(self._start())
+        watching = asyncio.create_task(self._watch())
         try:
-            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({starting, watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                watching.result()
             if starting.done():
                 print(demo_access.welcome(is_new=starting.result()), flush=True)
+                watching.cancel()
                 await stopping
         finally:
             starting.cancel()
+            watching.cancel()
             self._progress.say("stopping")
             await self._supervisor.stop()
             self._progress.say("stopped")
@@ -77,15 +82,22 @@ class House:
             await self._wait("adapters", partial(holds_all_adapters, http, addresses))
         return is_new
 
+    async def _watch(self) -> None:
+        """Raises CannotServe when a child keeps ending while the house starts."""
+        while True:
+            for name in self._supervisor.names():
+                if self._supervisor.num_ends(name) >= MAX_EARLY_ENDS:
+                    log = self._supervisor.log_path(name)
+                    tail = log.read_text(errors="replace").splitlines()[-NUM_TAIL_LINES:]
+                    raise CannotServe("\n  ".join([f"{name} keeps ending; see {log}:", *tail]))
+            await asyncio.sleep(POLL_INTERVAL_S)
+
     async def _wait(self, name: str, is_ready: Callable[[], Awaitable[bool]]) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not await is_ready():
-            log = self._supervisor.log_path(name)
-            if self._supervisor.num_ends(name) >= MAX_EARLY_ENDS:
-                tail = log.read_text(errors="replace").splitlines()[-NUM_TAIL_LINES:]
-                raise CannotServe("\n  ".join([f"{name} keeps ending; the end of {log}:", *tail]))
             if time.monotonic() > deadline:
-                raise CannotServe(f"{name} not ready after {START_TIMEOUT_S:g} s; see {log.parent}")
+                logs = self._supervisor.log_path(name).parent
+                raise CannotServe(f"{name} not ready after {START_TIMEOUT_S:g} s; see {logs}")
             await asyncio.sleep(POLL_INTERVAL_S)
         self._progress.say(f"{name} ready")
 

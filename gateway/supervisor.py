@@ -23,7 +23,7 @@ HEALTHY_AFTER_S = 10.0
 STOP_GRACE_S = 5.0
 MAX_LOG_BYTES = 20 * 2**20
 MAX_LINE_BYTES = 2**20
-IMPORTANT = re.compile(rb"\b(WARNING|ERROR|CRITICAL|FATAL)\b|Traceback|^\w*(Error|Exception)\b")
+IMPORTANT = re.compile(rb"\b(ERROR|CRITICAL|FATAL)\b|^[\w.]*(Error|Exception)\b")
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -32,7 +32,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 class Child:
     """One program; environment: variables beside the inherited ones.
 
-    is_shown: say each line of its output, not only warnings and errors.
+    is_shown: say each line of its output, not only errors.
     """
 
     name: str
@@ -55,6 +55,9 @@ class Supervisor:
     def start(self, child: Child) -> None:
         """Keep the child running from now on."""
         self._tasks[child.name] = asyncio.create_task(self._keep(child))
+
+    def names(self) -> list[str]:
+        return list(self._tasks)
 
     def num_ends(self, name: str) -> int:
         """How often the child has ended on its own."""
