@@ -21,7 +21,10 @@ local MAX_LOOKAHEAD = 512
 
 local function int(number) return string.format('%.0f', number) end
 local function sum(field) return tonumber(redis.call('HGET', sums, field) or '0') end
-local function add(field, number) redis.call('HINCRBY', sums, field, int(number)) end
+local function add(field, number)
+  -- HINCRBY takes no "-0".
+  if number ~= 0 then redis.call('HINCRBY', sums, field, int(number)) end
+end
 
 -- Milliseconds. The store's own clock unless a caller gives one (tests of window borders do).
 local function clock(given)
