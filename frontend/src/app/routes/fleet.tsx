@@ -1,0 +1,16 @@
+import { PageHeader } from "@/components/page-header";
+import { useTitle } from "@/components/use-title";
+import { FleetOverview } from "@/features/fleet/components/fleet-overview";
+
+export function FleetPage() {
+  useTitle("Fleet");
+  return (
+    <>
+      <PageHeader
+        title="Fleet"
+        description="The inference replicas as the gateway sees them: health, load, and which adapters they hold."
+      />
+      <FleetOverview />
+    </>
+  );
+}

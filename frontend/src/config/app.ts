@@ -1,0 +1,14 @@
+/** Bounds and periods of the browser side. The server checks everything again. */
+export const PAGE_SIZE = 50;
+/** Above the most adapters a plan allows; the list filters in the browser. */
+export const MAX_ADAPTERS_LISTED = 500;
+/** How often a version that is being worked on is asked for, should its event get lost. */
+export const WORKING_POLL_MS = 3_000;
+export const FLEET_POLL_MS = 5_000;
+export const SOCKET_RETRY_MIN_MS = 500;
+export const SOCKET_RETRY_MAX_MS = 15_000;
+export const SOCKET_PING_MS = 25_000;
+export const CONFIG_FILE = "adapter_config.json";
+export const WEIGHTS_FILE = "adapter_model.safetensors";
+export const DEFAULT_USAGE_DAYS = 14;
+export const WS_NOT_AUTHENTICATED = 4401;

@@ -1,0 +1,63 @@
+import { Grid, Stack } from "@mantine/core";
+import { IconPackage } from "@tabler/icons-react";
+import { useQuery } from "@tanstack/react-query";
+import { EmptyState } from "@/components/empty-state";
+import { ErrorNotice } from "@/components/error-notice";
+import { LinkButton } from "@/components/link";
+import { TableSkeleton } from "@/components/table-card";
+import { versionsQuery } from "../api/list-versions";
+import { UseIt } from "./use-it";
+import { VersionPanel } from "./version-panel";
+import { VersionsTable } from "./versions-table";
+
+interface AdapterDetailProps {
+  tenant: string;
+  name: string;
+  /** The version the address names; without one, the newest. */
+  selected: number | undefined;
+  onSelect: (number: number) => void;
+}
+
+export function AdapterDetail({ tenant, name, selected, onSelect }: AdapterDetailProps) {
+  const { data: versions, error, refetch } = useQuery(versionsQuery(tenant, name));
+  if (error) return <ErrorNotice error={error} onRetry={() => void refetch()} />;
+  if (!versions) return <TableSkeleton />;
+  const shown = versions.find((version) => version.number === selected) ?? versions[0];
+  if (!shown) return <NoVersions tenant={tenant} name={name} />;
+  return (
+    <Stack gap="md">
+      <VersionsTable
+        tenant={tenant}
+        name={name}
+        versions={versions}
+        selected={shown.number}
+        onSelect={onSelect}
+      />
+      <Grid gap="md">
+        <Grid.Col span={{ base: 12, lg: 7 }}>
+          <VersionPanel version={shown} />
+        </Grid.Col>
+        <Grid.Col span={{ base: 12, lg: 5 }}>
+          <UseIt tenant={tenant} model={name} />
+        </Grid.Col>
+      </Grid>
+    </Stack>
+  );
+}
+
+function NoVersions({ tenant, name }: { tenant: string; name: string }) {
+  return (
+    <EmptyState
+      icon={<IconPackage size={26} />}
+      title="No version yet"
+      action={
+        <LinkButton to="/t/$tenant/adapters/$name/upload" params={{ tenant, name }}>
+          Upload a version
+        </LinkButton>
+      }
+    >
+      The name is taken, but nothing has been uploaded under it. Requests for <b>{name}</b> get a
+      404 until a version is active.
+    </EmptyState>
+  );
+}

@@ -1,0 +1,55 @@
+import { ActionIcon, Group, Paper, Text, Tooltip } from "@mantine/core";
+import { IconCircleCheck, IconCircleDashed, IconX } from "@tabler/icons-react";
+import { CONFIG_FILE, WEIGHTS_FILE } from "@/config/app";
+import { formatBytes } from "@/lib/format";
+import type { Picked } from "../pick-files";
+
+interface SlotProps {
+  expected: string;
+  file: File | undefined;
+  onRemove: () => void;
+}
+
+function Slot({ expected, file, onRemove }: SlotProps) {
+  return (
+    <Paper px="sm" py={8}>
+      <Group gap="sm" wrap="nowrap">
+        {file ? (
+          <IconCircleCheck size={18} color="var(--mantine-color-graft-6)" />
+        ) : (
+          <IconCircleDashed size={18} opacity={0.45} />
+        )}
+        <Text ff="monospace" fz="xs" flex={1} truncate c={file ? undefined : "dimmed"}>
+          {file?.name ?? expected}
+        </Text>
+        <Text c="dimmed" fz="xs">
+          {file ? formatBytes(file.size) : "missing"}
+        </Text>
+        {file && (
+          <Tooltip label="Remove">
+            <ActionIcon size="sm" aria-label={`Remove ${file.name}`} onClick={onRemove}>
+              <IconX size={14} />
+            </ActionIcon>
+          </Tooltip>
+        )}
+      </Group>
+    </Paper>
+  );
+}
+
+interface PickedFilesProps {
+  picked: Picked;
+  onChange: (picked: Picked) => void;
+}
+
+export function PickedFiles({ picked, onChange }: PickedFilesProps) {
+  const { config, weights, archive } = picked;
+  if (archive) return <Slot expected="adapter.zip" file={archive} onRemove={() => onChange({})} />;
+  if (!config && !weights) return null;
+  return (
+    <>
+      <Slot expected={CONFIG_FILE} file={config} onRemove={() => onChange({ weights })} />
+      <Slot expected={WEIGHTS_FILE} file={weights} onRemove={() => onChange({ config })} />
+    </>
+  );
+}

@@ -1,0 +1,44 @@
+import { Alert, Group, Loader, Paper, Stack, Text, Title } from "@mantine/core";
+import { IconAlertTriangle } from "@tabler/icons-react";
+import { StateBadge } from "@/components/state-badge";
+import type { Version, VersionState } from "@/lib/types";
+import { ReportView } from "./report-view";
+
+const EXPLAINED: Record<VersionState, string> = {
+  uploaded: "Waiting for a worker to validate it.",
+  validating: "Reading the header, the configuration and every tensor. Nothing of it runs.",
+  rejected: "It cannot be served. Every reason is below; mend them and upload a new version.",
+  ready: "Valid and stored. Activate it to serve it under the adapter’s name.",
+  activating:
+    "Its replicas are loading it. The former version serves until they report its digest.",
+  active: "Serving all requests for this adapter.",
+  failed: "Something on our side went wrong, not in your files. Retry it.",
+};
+
+const WORKING: ReadonlySet<VersionState> = new Set(["uploaded", "validating", "activating"]);
+
+export function VersionPanel({ version }: { version: Version }) {
+  const { state, report, error } = version;
+  return (
+    <Paper p="md" component="section" aria-label={`Version ${version.number}`}>
+      <Stack gap="md">
+        <div>
+          <Group gap="sm">
+            <Title order={2}>Version {version.number}</Title>
+            <StateBadge state={state} />
+          </Group>
+          <Group gap={8} mt={4} aria-live="polite" wrap="nowrap">
+            {WORKING.has(state) && <Loader size={14} />}
+            <Text c="dimmed">{EXPLAINED[state]}</Text>
+          </Group>
+        </div>
+        {error && (
+          <Alert color="red" icon={<IconAlertTriangle size={18} />} title="What went wrong">
+            {error}
+          </Alert>
+        )}
+        {report && <ReportView report={report} />}
+      </Stack>
+    </Paper>
+  );
+}

@@ -1,0 +1,39 @@
+import { CONFIG_FILE, WEIGHTS_FILE } from "@/config/app";
+import type { VersionFiles } from "./api/upload-version";
+
+/** What has been chosen so far; one of the pair may still be missing. */
+export interface Picked {
+  config?: File;
+  weights?: File;
+  archive?: File;
+}
+
+const PICKLED = /\.(bin|pt|pth|pkl|pickle|ckpt)$/i;
+
+function refusal(file: File): string {
+  if (PICKLED.test(file.name)) {
+    return `${file.name}: pickled weights can run code and are not taken. Save with safe_serialization=True to get ${WEIGHTS_FILE}.`;
+  }
+  return `${file.name}: expected ${CONFIG_FILE} and ${WEIGHTS_FILE}, or one .zip of both.`;
+}
+
+/** Adds files to what was picked; a zip replaces the pair and the pair replaces a zip. */
+export function pickFiles(picked: Picked, files: File[]): { picked: Picked; refused: string[] } {
+  let next = picked;
+  const refused: string[] = [];
+  for (const file of files) {
+    const name = file.name.toLowerCase();
+    if (file.size === 0) refused.push(`${file.name}: the file is empty.`);
+    else if (name.endsWith(".zip")) next = { archive: file };
+    else if (name.endsWith(".safetensors")) next = { config: next.config, weights: file };
+    else if (name.endsWith(".json")) next = { config: file, weights: next.weights };
+    else refused.push(refusal(file));
+  }
+  return { picked: next, refused };
+}
+
+/** The files as the server takes them, or undefined while one is missing. */
+export function completeFiles({ config, weights, archive }: Picked): VersionFiles | undefined {
+  if (archive) return { kind: "archive", archive };
+  return config && weights ? { kind: "pair", config, weights } : undefined;
+}

@@ -1,0 +1,42 @@
+import { Button, Modal } from "@mantine/core";
+import { IconPlus } from "@tabler/icons-react";
+import { useState } from "react";
+import { useCreateKey } from "../api/create-key";
+import { KeyForm } from "./key-form";
+import { KeySecret } from "./key-secret";
+
+export function CreateKey({ tenant }: { tenant: string }) {
+  const create = useCreateKey(tenant);
+  const [isOpen, setIsOpen] = useState(false);
+  function close(): void {
+    setIsOpen(false);
+    // The only copy of the secret in this page goes with the dialog.
+    create.reset();
+  }
+  return (
+    <>
+      <Button leftSection={<IconPlus size={16} />} onClick={() => setIsOpen(true)}>
+        New key
+      </Button>
+      <Modal
+        opened={isOpen}
+        onClose={close}
+        title={create.data ? "Copy the key now" : "New API key"}
+        // A stray click must not lose a secret that cannot be shown again.
+        closeOnClickOutside={!create.data}
+        closeOnEscape={!create.data}
+        size="lg"
+      >
+        {create.data ? (
+          <KeySecret created={create.data} onDone={close} />
+        ) : (
+          <KeyForm
+            isPending={create.isPending}
+            error={create.error}
+            onSubmit={(values) => create.mutate(values)}
+          />
+        )}
+      </Modal>
+    </>
+  );
+}
