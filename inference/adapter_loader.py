@@ -64,7 +64,7 @@ class AdapterLoader:
         with safe_open(folder / WEIGHTS_NAME, framework="pt") as tensors:
             for index, group in enumerate(self.layout.groups):
                 a_pages, b_pages = group.views(pages)
-                b_slices = b_pages.split(list(group.slice_sizes), dim=2)
+                b_slices = torch.split(b_pages, list(group.slice_sizes), dim=2)
                 for number, module in enumerate(group.modules):
                     planned = plan.modules.get(module)
                     if planned is None:

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 from inference.errors import EngineError, ErrorCode
 
@@ -39,6 +40,12 @@ class Adapter:
     slot: int | None = None
     pages: tuple[int, ...] = ()
     last_use: int = 0
+
+    @property
+    def tier(self) -> Literal["device", "host", "disk"]:
+        if self.slot is not None:
+            return "device"
+        return "host" if self.on_host else "disk"
 
 
 class AdapterPool:

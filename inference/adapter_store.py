@@ -145,7 +145,5 @@ class AdapterStore:
 
 
 def _info(name: str, adapter: Adapter) -> AdapterInfo:
-    on_device = adapter.slot is not None
-    tier = "device" if on_device else "host" if adapter.on_host else "disk"
     leases, pinned = adapter.num_leases, adapter.pinned
-    return AdapterInfo(name, adapter.digest, adapter.rank, tier, leases, pinned)
+    return AdapterInfo(name, adapter.digest, adapter.rank, adapter.tier, leases, pinned)

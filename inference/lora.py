@@ -5,7 +5,7 @@ A page holds ROWS_PER_PAGE rank rows of every (layer, group): A [NS, PR, in] and
 pool, made once, are what the kernels read.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,9 +46,11 @@ class Group:
         """pages [NP, elements] → A [NP, NS, PR, in], B [NP, PR, out], both views."""
         a = pages[:, self.a_start : self.b_start]
         b = pages[:, self.b_start : self.end]
+        # A view of some columns keeps its rows' stride; the inner dimensions are contiguous.
+        num_pages = pages.shape[0]
         return (
-            a.unflatten(1, (len(self.modules), ROWS_PER_PAGE, self.num_in)),
-            b.unflatten(1, (ROWS_PER_PAGE, sum(self.slice_sizes))),
+            a.view(num_pages, len(self.modules), ROWS_PER_PAGE, self.num_in),
+            b.view(num_pages, ROWS_PER_PAGE, sum(self.slice_sizes)),
         )
 
 
@@ -120,10 +122,10 @@ class LoraPool:
         self._num_steps = 0
         self._digests: dict[int, str] = {}
         self._groups: dict[int, frozenset[int]] = {}
-        ints = {"dtype": torch.int32, "device": device}
-        self._page_table = torch.full((num_pages, num_pages_for(max_rank)), -1, **ints)
-        self._ranks = torch.zeros(num_pages, **ints)
-        self._page_owner = torch.full((num_pages,), -1, **ints)
+        table_shape = (num_pages, num_pages_for(max_rank))
+        self._page_table = torch.full(table_shape, -1, dtype=torch.int32, device=device)
+        self._ranks = torch.zeros(num_pages, dtype=torch.int32, device=device)
+        self._page_owner = torch.full((num_pages,), -1, dtype=torch.int32, device=device)
         self._scales = torch.zeros(num_pages, self.layout.num_columns, device=device)
 
     def place(self, slot: int, pages: Sequence[int], adapter: PackedAdapter) -> None:
@@ -141,7 +143,7 @@ class LoraPool:
 
     def step(self, token_slots: torch.Tensor, slots: Iterable[int]) -> "LoraStep | None":
         """What one forward needs, None without adapters. token_slots [T] int32, -1 for none."""
-        active = {slot: self._digests[slot] for slot in slots}
+        active: dict[int, Hashable] = {slot: self._digests[slot] for slot in slots}
         if not active:
             return None
         self._num_steps += 1

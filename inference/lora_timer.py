@@ -52,7 +52,7 @@ class EventTimer:
         return float(sum(start.elapsed_time(stop) for start, stop in pairs))
 
     def _record(self) -> None:
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         self._events.append(event)
 

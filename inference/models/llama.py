@@ -59,7 +59,7 @@ class LlamaModel:
         self.spec = spec
         self.weights = weights
         self._scale = spec.head_dim**-0.5
-        self._sizes = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
+        self._sizes = [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads]
         self._cos, self._sin = rope_table(spec.rope, spec.head_dim, max_len, weights.embed.device)
 
     def forward(self, batch: ForwardBatch, kv: torch.Tensor) -> torch.Tensor:
@@ -90,7 +90,7 @@ class LlamaModel:
     ) -> torch.Tensor:
         qkv = _project(number, QKV, layer.qkv, x, batch)
         heads = qkv.view(x.shape[0], -1, self.spec.head_dim)
-        q, k, v = heads.split(self._sizes, dim=1)  # [T, HQ, D], [T, HKV, D] twice
+        q, k, v = torch.split(heads, self._sizes, dim=1)  # [T, HQ, D], [T, HKV, D] twice
         if layer.q_norm is not None and layer.k_norm is not None:
             q = rms_norm(q, layer.q_norm, self.spec.rms_norm_eps)
             k = rms_norm(k, layer.k_norm, self.spec.rms_norm_eps)
