@@ -98,7 +98,7 @@ async def admit(
     try:
         admission = await reserve(runtime, principal, ask, request_id)
     except ApiError as error:
-        metrics.REFUSED.labels(error.code).inc()
+        metrics.REFUSED.labels(error.code, error.type).inc()
         raise
     generation = Generation(runtime, admission)
     try:

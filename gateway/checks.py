@@ -62,7 +62,7 @@ def check_origins() -> Iterator[CheckMessage]:
         if not parts.scheme or not parts.netloc or parts.path:
             yield Error(
                 f"{origin!r} is not an origin.",
-                hint="Expected scheme and host, as in https://app.example.org, without a path or *.",
+                hint="Expected scheme and host, as in https://app.example.org: no path, no *.",
                 id="gateway.E007",
             )
     if settings.SECURE_COOKIES and settings.DEBUG:

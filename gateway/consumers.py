@@ -1,4 +1,4 @@
-"""WebSockets: many chats over one socket, and a tenant's events. The frames are in ARCHITECTURE.md."""
+"""WebSockets: many chats over one socket; a tenant's events. ARCHITECTURE.md has the frames."""
 
 import asyncio
 import logging
@@ -117,10 +117,12 @@ class ChatConsumer(JsonSocket):
         assert self.caller is not None
         principal = await principal_of(self.runtime, self.caller)
         ask = parse_ask("chat.completions", {**body, "stream": True})
-        async with admit(self.runtime, principal, ask, secrets.token_hex(16)) as generation:
-            async with aclosing(generation.chunks()) as chunks:
-                async for chunk in chunks:
-                    await self.write({"type": "chunk", "id": name, "data": chunk})
+        async with (
+            admit(self.runtime, principal, ask, secrets.token_hex(16)) as generation,
+            aclosing(generation.chunks()) as chunks,
+        ):
+            async for chunk in chunks:
+                await self.write({"type": "chunk", "id": name, "data": chunk})
         usage = usage_object(generation.relay.tokens)
         metrics.REQUESTS.labels("ws/chat", "2xx").inc()
         await self.write({"type": "done", "id": name, "usage": usage})

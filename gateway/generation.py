@@ -52,8 +52,7 @@ class Admission:
     started_at: datetime
 
     def identity(self) -> Identity:
-        """The answer names the version that served, also to a client that asked for the active one.
-        """
+        """The answer names the version that served, also to who asked for the active one."""
         resolved = self.resolved
         is_version = resolved.adapter is not None and resolved.version is not None
         name = f"{resolved.adapter}@{resolved.version}" if is_version else resolved.public_name
@@ -106,6 +105,7 @@ class Generation:
         self._replica = ""
         self._opened: asyncio.Future[None] | None = None
         self._is_committed = False
+        metrics.OPEN_STREAMS.inc()
 
     async def route(self) -> None:
         """Choose the replicas to try, best first.
@@ -262,6 +262,7 @@ class Generation:
     async def settle(self) -> None:
         """Book what was produced, in the ledger and in the counters. Admission calls it, once."""
         counts = self._counts()
+        metrics.OPEN_STREAMS.dec()
         metrics.OUTCOMES.labels(self.status).inc()
         if self._opened is not None:
             self._settle_ledger(counts)

@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics: raw ASGI, so that they answer when Django's middleware could not."""
+"""/healthz, /readyz and /metrics: raw ASGI, so they answer when Django's middleware could not."""
 
 import asyncio
 import hmac
@@ -33,7 +33,7 @@ async def live(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def ready(scope: Scope, receive: Receive, send: Send) -> None:
-    """200 when a request could be served: database, counter store and one replica; each is named."""
+    """200 when a request could be served: database, counter store one replica; each is named."""
     runtime = runtime_of(scope)
     probes: dict[str, Callable[[], Awaitable[str]]] = {
         "database": check_database,

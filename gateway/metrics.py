@@ -45,7 +45,9 @@ OPEN_SOCKETS = Gauge(
     "grafthouse_open_websockets", "WebSockets open now.", ["kind"], multiprocess_mode="livesum"
 )
 REFUSED = Counter(
-    "grafthouse_refused_total", "Requests refused before a replica, by code.", ["code"]
+    "grafthouse_refused_total",
+    "Requests refused at admission, by code and type (a 429's type: requests, tokens, …).",
+    ["code", "type"],
 )
 OUTCOMES = Counter("grafthouse_generations_total", "Settled generations by outcome.", ["status"])
 RETRIES = Counter("grafthouse_upstream_retries_total", "Requests moved to another replica.")

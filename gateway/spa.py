@@ -11,7 +11,8 @@ from django.http import (
 from django.utils.cache import add_never_cache_headers
 
 NOT_BUILT = (
-    "The web interface is not built yet. Build it with `make ui`, or start everything with `make run`.\n"
+    "The web interface is not built yet. Build it with `make ui`, or start everything with\n"
+    "`make run`.\n"
     "The OpenAI-compatible API is at /v1, the admin API at /api, its schema at /api/schema/.\n"
 )
 

@@ -52,7 +52,7 @@ class Stack:
     folder: Path
 
     def make_customer(self, scopes: tuple[str, ...] = ("inference",), **limits: object) -> Customer:
-        """A new tenant on a plan of its own; its id is random, since the counter store is shared."""
+        """A new tenant on its own plan; its id is random, since the counter store is shared."""
         slug = f"t{secrets.token_hex(4)}"
         no_limits: dict[str, object] = dict.fromkeys(
             ("requests_per_minute", "tokens_per_minute", "max_concurrency", "monthly_budget")
@@ -71,7 +71,7 @@ class Stack:
         return Customer(self.web, tenant, key.raw)
 
     def activate(self, customer: Customer, name: str, number: int = 1) -> str:
-        """An active version without bytes behind it, that both replicas say they hold: its digest."""
+        """An active version without bytes, which both replicas say they hold: its digest."""
         digest = sha256(f"{customer.tenant.id}/{name}/{number}".encode()).hexdigest()
         with tenant_scope(customer.tenant.id):
             adapter, _ = Adapter.objects.get_or_create(tenant=customer.tenant, name=name)

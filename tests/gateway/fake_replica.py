@@ -73,7 +73,9 @@ class FakeReplica:
                 web.post("/v1/completions", self._complete),
             ]
         )
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
         await site.start()

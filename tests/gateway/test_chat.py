@@ -177,9 +177,7 @@ def test_every_stream_is_one_row(acme: Customer) -> None:
 
 
 @pytest.mark.case("C99")
-def test_our_default_limit_does_not_refuse_a_prompt_that_fits(
-    stack: Stack, acme: Customer
-) -> None:
+def test_our_default_limit_does_not_refuse_a_prompt_that_fits(stack: Stack, acme: Customer) -> None:
     refusal = {
         "message": "This model's maximum context length is 2048 tokens.",
         "type": "invalid_request_error",

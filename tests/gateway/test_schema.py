@@ -40,8 +40,11 @@ def test_it_works() -> None:
 @pytest.mark.case("C113")
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"  ", b'{"model":', b"[]", b'"x"', b"null", b'{"t": NaN}', b'{"a": "\\ud800"}']
-    + [b"\xff\xfe", b'{"a": "\xc3"}', b"[" * 100_000, b'{"a":' + b"[" * 200 + b"]" * 200 + b"}"],
+    [
+        *(b"", b"  ", b'{"model":', b"[]", b'"x"', b"null", b'{"t": NaN}', b'{"a": "\\ud800"}'),
+        *(b"\xff\xfe", b'{"a": "\xc3"}', b"[" * 100_000),
+        b'{"a":' + b"[" * 200 + b"]" * 200 + b"}",
+    ],
 )
 def test_bad_json(raw: bytes) -> None:
     with pytest.raises(ApiError) as caught:
@@ -95,7 +98,15 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
 
 @pytest.mark.case("C102")
 def test_null_is_absent() -> None:
-    names = "stream stream_options max_tokens max_completion_tokens n lora_path tools stop".split()
+    names = (
+        "stream",
+        "stream_options",
+        "max_tokens",
+        "max_completion_tokens",
+        "n",
+        "tools",
+        "stop",
+    )
     with_nulls = parse_ask(CHAT, chat(**dict.fromkeys(names)))
     assert with_nulls.max_tokens is None and with_nulls.num_sequences == 1
     assert not with_nulls.is_stream

@@ -1,0 +1,111 @@
+"""Quota as a client of the official SDK meets it."""
+
+import threading
+from decimal import Decimal
+
+import openai
+import pytest
+
+from tests.gateway.conftest import Customer, Stack
+from tests.gateway.fake_replica import Behaviour
+
+BODY = {"model": "tiny-base", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
+
+
+def ask(customer: Customer, **fields: object) -> object:
+    return customer.client().chat.completions.with_raw_response.create(**(BODY | fields))  # type: ignore[call-overload]
+
+
+@pytest.mark.case("C106")
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_requests_per_minute(stack: Stack, is_stream: bool) -> None:
+    customer = stack.make_customer(requests_per_minute=2)
+    for remaining in ("1", "0"):
+        headers = ask(customer).headers  # type: ignore[attr-defined]
+        assert headers["x-ratelimit-limit-requests"] == "2"
+        assert headers["x-ratelimit-remaining-requests"] == remaining
+    with pytest.raises(openai.RateLimitError) as caught:
+        ask(customer, stream=is_stream)
+    assert caught.value.code == "rate_limit_exceeded"
+    headers = caught.value.response.headers
+    assert 0 < int(headers["retry-after"]) <= 60
+    assert 0 < int(headers["retry-after-ms"]) <= 60_000
+    assert headers["x-ratelimit-remaining-requests"] == "0"
+    assert len(headers["x-request-id"]) == 32
+    # What was refused is no usage.
+    assert len(customer.usage()) == 2
+
+
+def test_tokens_per_minute(stack: Stack) -> None:
+    customer = stack.make_customer(tokens_per_minute=100)
+    with pytest.raises(openai.RateLimitError) as caught:
+        ask(customer, max_tokens=90)
+    assert caught.value.body["type"] == "tokens"  # type: ignore[index]
+    assert caught.value.response.headers["x-should-retry"] == "false"
+
+
+def test_a_spent_budget_is_not_retried(stack: Stack) -> None:
+    customer = stack.make_customer(monthly_budget=Decimal("0.01"))
+    client = customer.client(max_retries=2)
+    with pytest.raises(openai.RateLimitError) as caught:
+        client.chat.completions.create(**(BODY | {"max_tokens": 2000}))  # type: ignore[call-overload]
+    assert caught.value.code == "insufficient_quota"
+    assert caught.value.response.headers["x-should-retry"] == "false"
+    ask(customer)
+
+
+def test_what_was_not_used_comes_back(stack: Stack) -> None:
+    customer = stack.make_customer(tokens_per_minute=1000)
+    # Each reserves some 700 tokens and uses 17.
+    for _ in range(4):
+        answer = ask(customer, max_tokens=500)
+    remaining = int(answer.headers["x-ratelimit-remaining-tokens"])  # type: ignore[attr-defined]
+    assert 0 < remaining < 1000 - 3 * 17
+
+
+@pytest.mark.case("C132")
+def test_a_refused_request_gives_everything_back(stack: Stack) -> None:
+    customer = stack.make_customer(requests_per_minute=3, tokens_per_minute=1000, max_concurrency=1)
+    error = {"message": "no", "type": "invalid_request_error", "param": "seed", "code": "x"}
+    for replica in stack.replicas:
+        replica.behaviour = Behaviour(status=400, error=error)
+    for _ in range(5):
+        with pytest.raises(openai.BadRequestError):
+            ask(customer)
+    for replica in stack.replicas:
+        replica.behaviour = Behaviour()
+    answer = ask(customer)
+    assert answer.headers["x-ratelimit-remaining-requests"] == "2"  # type: ignore[attr-defined]
+
+
+@pytest.mark.case("C133")
+def test_never_more_than_the_limit_at_once(stack: Stack) -> None:
+    customer = stack.make_customer(requests_per_minute=6)
+    outcomes: list[str] = []
+
+    def go() -> None:
+        try:
+            ask(customer)
+            outcomes.append("served")
+        except openai.RateLimitError:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=go) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert (outcomes.count("served"), outcomes.count("refused")) == (6, 18)
+
+
+def test_concurrent_streams(stack: Stack) -> None:
+    customer = stack.make_customer(max_concurrency=1)
+    for replica in stack.replicas:
+        replica.behaviour = Behaviour(tokens=["x"] * 100, token_interval_s=0.05)
+    stream = customer.client().chat.completions.create(
+        **(BODY | {"max_tokens": 100, "stream": True})  # type: ignore[call-overload]
+    )
+    next(iter(stream))
+    with pytest.raises(openai.RateLimitError):
+        ask(customer)
+    stream.close()
