@@ -52,7 +52,7 @@ def _commit() -> str | None:
         found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
     except FileNotFoundError:
         return None
-    return found.stdout.strip() or None
+    return found.stdout.strip() if found.returncode == 0 else None
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def measure(num_tokens: int, num_adapters: int, bandwidth: float) -> dict[str, o
     batch = pages.bind(pool.batch, {})
     base_us = graph_us(lambda: _walk(layers, _base), NUM_LAYERS)
     both_us = graph_us(lambda: _walk(layers, lambda p: _base_and_lora(p, batch)), NUM_LAYERS)
-    plan_us = graph_us(lambda: [pages.bind(pool.batch, {}) for _ in range(4)] and None, 4)
+    plan_us = graph_us(lambda: [pages.bind(pool.batch, {}) for _ in range(4)], 4)
     element = pool.pages.element_size()
     adapter_bytes = sum(RANK * _elements_per_row(group) * element for group in LAYER)
     return {

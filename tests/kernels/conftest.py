@@ -4,6 +4,7 @@ Without CUDA the Triton kernels run in the interpreter, chosen before triton is 
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -49,17 +50,13 @@ def target(request: pytest.FixtureRequest) -> Target:
 @pytest.fixture(autouse=True)
 def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ops allocate by new_empty and empty_like: filled with NaN, an unwritten element shows."""
-    new_empty, empty_like = torch.Tensor.new_empty, torch.empty_like
-
-    def poisoned_new_empty(self: torch.Tensor, *args: object, **options: object) -> torch.Tensor:
-        return _poison(new_empty(self, *args, **options))
-
-    def poisoned_empty_like(*args: object, **options: object) -> torch.Tensor:
-        return _poison(empty_like(*args, **options))
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned_new_empty)
-    monkeypatch.setattr(torch, "empty_like", poisoned_empty_like)
+    monkeypatch.setattr(torch.Tensor, "new_empty", _poisoned(torch.Tensor.new_empty))
+    monkeypatch.setattr(torch, "empty_like", _poisoned(torch.empty_like))
 
 
-def _poison(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
+def _poisoned(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def poisoned(*args: object, **options: object) -> torch.Tensor:
+        tensor = allocate(*args, **options)
+        return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
+
+    return poisoned

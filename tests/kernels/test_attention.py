@@ -62,9 +62,9 @@ def make_step(sequences: tuple[tuple[int, int], ...], num_decodes: int, target: 
     queries = torch.tensor([0] + [count for count, _ in sequences])
     q = torch.randn(int(queries.sum()), NUM_HEADS, HEAD_DIM, generator=generator)
     lens = torch.tensor([positions for _, positions in sequences], dtype=torch.int32)
-    floats = [tensor.to(target.device, target.dtype) for tensor in (q, *caches)]
-    ints = [tensor.to(target.device) for tensor in (tables, queries.cumsum(0).int(), lens)]
-    return Step(*floats, *ints, sequences, num_decodes)
+    q, k_cache, v_cache = (x.to(target.device, target.dtype) for x in (q, *caches))
+    tables, start, lens = (x.to(target.device) for x in (tables, queries.cumsum(0).int(), lens))
+    return Step(q, k_cache, v_cache, tables, start, lens, sequences, num_decodes)
 
 
 def naive(step: Step) -> torch.Tensor:
@@ -184,7 +184,7 @@ def changed(**changes: object) -> Callable[[], object]:
     return lambda: call(**(arguments | changes))
 
 
-BAD = {
+BAD: dict[str, dict[str, object]] = {
     "q: expected dtype torch.float32 or": {"q": torch.zeros(4, 6, 24, dtype=torch.int32)},
     "k_cache: expected shape [NB, BS, HKV, 20]": {"q": torch.zeros(4, 6, 20)},
     "HQ: expected a multiple of HKV = 2, got 5": {"q": torch.zeros(4, 5, 24)},

@@ -164,13 +164,13 @@ def test_a_stale_page_is_never_read(page: str | int, backend: tuple[Add, str]) -
     add, device = backend
     pool = pool_for("identical", Target(device, torch.float32), num_tokens=3, rank=16)
     batch, weights = pool.batch, pool.weights[0]
-    named = {
+    named: dict[str | int, int] = {
         "foreign": int(batch.page_table[1, 0]),
         "free": int((batch.page_owner == -1).nonzero()[0]),
         "past the pool": batch.page_owner.shape[0],
     }
     table, ranks = batch.page_table.clone(), batch.ranks.clone()
-    table[0, 1] = named.get(page, page) if isinstance(page, str) else page
+    table[0, 1] = page if isinstance(page, int) else named[page]
     ranks[0] = 8
     x, y = inputs(pool, weights)
     want = naive(y, x, weights, dataclasses.replace(batch, ranks=ranks))

@@ -15,7 +15,7 @@ def angles(rotary: int) -> torch.Tensor:
 def turned(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
     """Each pair as a complex number times e^(i·angle)."""
     half = angle.shape[1]
-    low, high, rest = x.double().split([half, half, HEAD_DIM - 2 * half], dim=-1)
+    low, high, rest = x.double().tensor_split([half, 2 * half], dim=-1)
     pairs = torch.complex(low, high) * torch.polar(torch.ones_like(angle), angle)[:, None]
     return torch.cat((pairs.real, pairs.imag, rest), dim=-1)
 
