@@ -1,0 +1,234 @@
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from tenants.billing.periods import Period
+from tenants.billing.summary import totals, totals_by_adapter, totals_by_day
+from tenants.metering import (
+    TokenCounts,
+    UsageStart,
+    ledger_of_month,
+    open_usage,
+    settle_orphans,
+    settle_usage,
+    touch_usage,
+)
+from tenants.models import Price, UsageRecord
+from tenants.prices import FREE, price_for
+from tenants.scope import tenant_scope, unscoped
+from tests.factories import get_acme, get_initech
+
+pytestmark = pytest.mark.django_db
+
+FEBRUARY = datetime(2028, 2, 1, tzinfo=UTC)
+
+
+def make_price(prompt: str, cached: str, completion: str, since: datetime = FEBRUARY) -> Price:
+    return Price.objects.create(
+        plan=get_acme().plan,
+        prompt_per_million=Decimal(prompt),
+        cached_per_million=Decimal(cached),
+        completion_per_million=Decimal(completion),
+        effective_from=since,
+    )
+
+
+def start(request_id: str = "r1", **fields: Any) -> UsageStart:
+    defaults: dict[str, Any] = {"tenant_id": get_acme().id, "endpoint": "chat", "model": "bot"}
+    return UsageStart(request_id=request_id, **(defaults | fields))
+
+
+def get_row(request_id: str = "r1") -> UsageRecord:
+    with unscoped():
+        return UsageRecord.objects.get(request_id=request_id)
+
+
+def test_it_works() -> None:
+    price = make_price("2.50", "1.25", "10")
+    open_usage(start(adapter="bot", version=3, digest="d" * 64, price_id=price.id))
+    row = get_row()
+    assert (row.status, row.prompt_tokens, row.ended_at) == ("open", None, None)
+    assert settle_usage("r1", "finished", 10, 4, 5, replica="http://r")
+    row = get_row()
+    assert (row.status, row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (
+        "finished",
+        10,
+        4,
+        5,
+    )
+    assert (row.adapter, row.version, row.replica) == ("bot", 3, "http://r")
+    assert row.cost == Decimal("0.00007")
+    assert row.ended_at is not None
+
+
+@pytest.mark.case("C126")
+def test_cached_tokens_are_a_part_of_the_prompt() -> None:
+    book = price_for_acme(make_price("2.50", "1.25", "10.00"))
+    assert book.cost(1500, 1024, 200) == Decimal("0.004470")
+    assert book.cost_nanos(1500, 1024, 200) == 4_470_000
+    for counts in ((10, 11, 0), (10, -1, 0), (10, 0, -1)):
+        with pytest.raises(ValueError, match="cached"):
+            book.cost(*counts)
+
+
+def price_for_acme(price: Price) -> Any:
+    return price_for(get_acme().id, price.effective_from)
+
+
+@pytest.mark.case("C130")
+def test_sub_cent_prices_are_exact() -> None:
+    price = make_price("0.20", "0.20", "0.000001")
+    for number in range(100):
+        open_usage(start(f"r{number}", price_id=price.id, started_at=FEBRUARY))
+        settle_usage(f"r{number}", "finished", 37, 0, 1)
+    assert get_row("r7").cost == Decimal("0.000007400001")
+    with tenant_scope(get_acme().id):
+        assert totals(Period.of_month("2028-02"))["cost"] == Decimal("0.0007400001")
+    assert price_for_acme(price).cost(10_000_000, 0, 0) == 2
+
+
+def test_prices_have_effective_dates() -> None:
+    acme = get_acme()
+    assert price_for(acme.id, FEBRUARY) == FREE
+    old = make_price("1", "1", "1")
+    new = make_price("2", "2", "2", FEBRUARY + timedelta(days=1))
+    assert price_for(acme.id, FEBRUARY - timedelta(seconds=1)) == FREE
+    assert price_for(acme.id, FEBRUARY).price_id == old.id
+    assert price_for(acme.id, FEBRUARY + timedelta(days=2)).price_id == new.id
+    # A request keeps the price of its admission.
+    open_usage(start(price_id=old.id))
+    settle_usage("r1", "finished", 1_000_000, 0, 0)
+    assert get_row().cost == 1
+
+
+@pytest.mark.case("C123")
+@pytest.mark.case("C125")
+def test_everything_may_be_said_twice() -> None:
+    price = make_price("1", "1", "1")
+    for _ in range(2):
+        open_usage(start(price_id=price.id))
+    assert settle_usage("r1", "finished", 10, 0, 5)
+    assert not settle_usage("r1", "failed", 99, 0, 99)
+    open_usage(start(price_id=price.id))
+    touch_usage(["r1"], {"r1": TokenCounts(50, 0, 50)})
+    row = get_row()
+    assert (row.status, row.completion_tokens, row.cost) == ("finished", 5, Decimal("0.000015"))
+    assert not settle_usage("unknown", "finished", 1, 0, 1)
+
+
+@pytest.mark.case("C121")
+@pytest.mark.case("C132")
+@pytest.mark.parametrize(
+    "status, counts, cost",
+    [
+        ("finished", (10, 0, 5), "0.000015"),
+        ("cancelled", (10, 0, 5), "0.000015"),
+        ("cancelled", (None, None, None), "0"),
+        ("failed", (10, 0, 5), "0.000015"),
+        ("failed", (10, 0, 0), "0"),
+        ("failed", (None, None, None), "0"),
+    ],
+)
+def test_what_was_delivered_is_charged(
+    status: str, counts: tuple[Any, Any, Any], cost: str
+) -> None:
+    open_usage(start(price_id=make_price("1", "1", "1").id))
+    settle_usage("r1", status, *counts, error_code="x")
+    row = get_row()
+    assert row.cost == Decimal(cost)
+    assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == counts
+
+
+def test_impossible_settlements_are_refused() -> None:
+    open_usage(start())
+    for arguments in (("open", 1, 0, 1), ("done", 1, 0, 1), ("finished", 1, 2, 1)):
+        with pytest.raises(ValueError, match="expected"):
+            settle_usage("r1", *arguments)
+    assert get_row().status == "open"
+
+
+def test_the_database_holds_what_the_code_promises() -> None:
+    open_usage(start())
+    wrong: list[dict[str, Any]] = [
+        {"prompt_tokens": 1, "cached_tokens": 2},
+        {"status": "gone"},
+        {"status": "finished"},
+        {"ended_at": FEBRUARY},
+        {"cost": Decimal(-1)},
+    ]
+    for fields in wrong:
+        with unscoped(), pytest.raises(IntegrityError), transaction.atomic():
+            UsageRecord.objects.update(**fields)
+
+
+def test_orphans_are_settled_with_what_was_last_reported() -> None:
+    price = make_price("1", "1", "1")
+    for name in ("dead", "silent", "alive"):
+        open_usage(start(name, price_id=price.id))
+    touch_usage(["dead"], {"dead": TokenCounts(10, 0, 5)})
+    now = timezone.now() + timedelta(seconds=61)
+    assert settle_orphans() == []
+    with unscoped():
+        UsageRecord.objects.filter(request_id="alive").update(heartbeat_at=now)
+    assert sorted(row.request_id for row in settle_orphans(now)) == ["dead", "silent"]
+    assert settle_orphans(now) == []
+    dead, silent = get_row("dead"), get_row("silent")
+    assert (dead.status, dead.error_code, dead.cost) == ("failed", "orphaned", Decimal("0.000015"))
+    assert (silent.status, silent.prompt_tokens, silent.cost) == ("failed", None, Decimal(0))
+    assert get_row("alive").status == "open"
+    # The process was slow, not dead: the truth wins, once.
+    assert settle_usage("dead", "finished", 10, 0, 20)
+    assert not settle_usage("dead", "finished", 10, 0, 30)
+    assert get_row("dead").cost == Decimal("0.00003")
+
+
+def test_touching_keeps_a_row_alive() -> None:
+    open_usage(start())
+    with unscoped():
+        UsageRecord.objects.update(heartbeat_at=timezone.now() - timedelta(hours=1))
+    touch_usage(["r1"])
+    assert settle_orphans() == []
+
+
+@pytest.mark.case("C128")
+def test_days_add_up_to_the_month() -> None:
+    price = make_price("1", "1", "1")
+    month = Period.of_month("2028-02")
+    moments = [month.start, datetime(2028, 2, 29, 23, 59, 59, 999_999, tzinfo=UTC)]
+    outside = [month.start - timedelta(microseconds=1), month.end]
+    for number, at in enumerate(moments + outside):
+        open_usage(start(f"r{number}", price_id=price.id, started_at=at, adapter="ab"[number % 2]))
+        settle_usage(f"r{number}", "finished", 10, 5, 1)
+    with tenant_scope(get_acme().id):
+        days, whole = totals_by_day(month), totals(month)
+        assert [str(row["day"]) for row in days] == ["2028-02-01", "2028-02-29"]
+        assert whole["num_requests"] == sum(row["num_requests"] for row in days) == 2
+        assert whole["cost"] == sum(row["cost"] for row in days) == Decimal("0.000022")
+        adapters = totals_by_adapter(month)
+    assert [(row["adapter"], row["prompt_tokens"]) for row in adapters] == [("a", 10), ("b", 10)]
+
+
+def test_sums_are_of_one_tenant() -> None:
+    open_usage(start("r1", started_at=FEBRUARY))
+    open_usage(start("r2", started_at=FEBRUARY, tenant_id=get_initech().id))
+    with tenant_scope(get_initech().id):
+        assert totals(Period.of_month("2028-02"))["num_requests"] == 1
+
+
+def test_the_counters_are_rebuilt_from_closed_rows() -> None:
+    price = make_price("1", "1", "1")
+    for name in ("a", "b", "open"):
+        open_usage(start(name, price_id=price.id, started_at=FEBRUARY))
+    for name in "ab":
+        settle_usage(name, "finished", 1000, 0, 500)
+    with unscoped():
+        UsageRecord.objects.filter(request_id="a").update(
+            ended_at=timezone.now() - timedelta(hours=1)
+        )
+    ledger = ledger_of_month(get_acme().id, "2028-02")
+    assert (ledger.spent_nanos, ledger.recent_ids) == (3_000_000, ("b",))
+    assert ledger_of_month(get_acme().id, "2028-03").spent_nanos == 0
