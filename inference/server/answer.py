@@ -11,7 +11,7 @@ from aiohttp import web
 
 from inference.errors import EngineError
 from inference.server.choice import Choice, Delta
-from inference.server.errors import body_of, error_body, json_response
+from inference.server.errors import OUTCOME, body_of, error_body, json_response
 from inference.server.generation import Generation, Step
 from inference.server.requests import Streaming
 from inference.server.responses import Envelope, Json, usage_json
@@ -83,7 +83,7 @@ class Answer:
         except EngineError as error:
             await self._fail(request, response, body_of(error))
         except ConnectionError:
-            request["outcome"] = "disconnected"
+            request[OUTCOME] = "disconnected"
         # The status is out already: all that is left is to end the stream with an error.
         except Exception:
             log.exception("a stream failed")
@@ -92,7 +92,7 @@ class Answer:
         return response
 
     async def _fail(self, request: web.Request, response: web.StreamResponse, body: Json) -> None:
-        request["outcome"] = "server_error"
+        request[OUTCOME] = "server_error"
         with contextlib.suppress(ConnectionError):
             await response.write(frame(body))
 

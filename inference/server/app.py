@@ -9,7 +9,7 @@ from aiohttp.typedefs import Handler
 
 from inference.server import adapter_routes, openai_routes, state_routes
 from inference.server.body import MAX_BODY_BYTES
-from inference.server.errors import render_errors
+from inference.server.errors import OUTCOME, render_errors
 from inference.server.replica import REPLICA, Replica
 
 # A client's own id is echoed if it is harmless, and used for nothing.
@@ -62,7 +62,7 @@ async def count_requests(request: web.Request, handler: Handler) -> web.StreamRe
     outcome = "server_error"
     try:
         response = await handler(request)
-        outcome = request.get("outcome") or _outcome(response.status)
+        outcome = request.get(OUTCOME) or _outcome(response.status)
         return response
     except asyncio.CancelledError:
         outcome = "disconnected"

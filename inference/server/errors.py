@@ -12,6 +12,9 @@ from inference.errors import EngineError
 
 log = logging.getLogger(__name__)
 
+# How a stream ended whose status was sent before: for the metrics.
+OUTCOME = web.RequestKey("outcome", str)
+
 
 class HttpError(Exception):
     """An error of HTTP itself, which no ErrorCode names: size, time, readiness."""

@@ -17,7 +17,7 @@ from inference.request import (
     SamplingParams,
     Token,
 )
-from inference.server.bridge import Bridge, ServingEngine
+from inference.server.bridge import Bridge, Posted, ServingEngine
 from inference.server.choice import Choice, ChoiceRules, Delta
 
 Step = list[tuple[Choice, Delta]]
@@ -85,16 +85,25 @@ class Generation:
         Raises EngineError when any sequence fails.
         """
         while self._running:
-            posted = await self._mailbox.take()
-            now_s = time.perf_counter()
-            step: Step = []
-            for number, event in posted:
-                if isinstance(event, EngineError):
-                    raise event
-                if number in self._running:
-                    step.append((self.choices[number], self._apply(number, event, now_s)))
+            step, error = self._take_in(await self._mailbox.take())
             if step:
                 yield step
+            if error is not None:
+                raise error
+
+    def _take_in(self, posted: list[Posted]) -> tuple[Step, EngineError | None]:
+        """Up to the first failure: what came before it still reaches the client."""
+        now_s = time.perf_counter()
+        step: Step = []
+        try:
+            for number, event in posted:
+                if isinstance(event, EngineError):
+                    return step, event
+                if number in self._running:
+                    step.append((self.choices[number], self._apply(number, event, now_s)))
+        except EngineError as error:
+            return step, error
+        return step, None
 
     def close(self) -> None:
         self._bridge.close(self._mailbox)

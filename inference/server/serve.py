@@ -60,7 +60,11 @@ class Process:
         self.replica = Replica(config.base_name, config.adapter_dirs, Bridge(), FrontMetrics())
         # handler_cancellation: a client that leaves cancels its handler; that aborts its sequences.
         self._runner = web.AppRunner(
-            make_app(self.replica), access_log=None, handler_cancellation=True, shutdown_timeout=1.0
+            make_app(self.replica),
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=1.0,
+            lingering_time=1.0,
         )
         self._site: web.TCPSite | None = None
         self._engine: Engine | None = None

@@ -140,9 +140,11 @@ Scripted = Callable[..., Awaitable[tuple[ScriptedEngine, str]]]
 async def scripted(folder: ModelFolder) -> AsyncIterator[Scripted]:
     """start(tokens=…) → the scripted engine and the URL of the real front before it."""
     runners: list[web.AppRunner] = []
+    engines: list[ScriptedEngine] = []
 
     async def start(**script: Any) -> tuple[ScriptedEngine, str]:
         engine = ScriptedEngine(folder.spec, **script)
+        engines.append(engine)
         replica = Replica("tiny", (), Bridge(), FrontMetrics())
         replica.loaded = Loaded(folder, engine, engine.max_model_len)
         runner = web.AppRunner(make_app(replica), handler_cancellation=True, shutdown_timeout=1.0)
@@ -152,5 +154,7 @@ async def scripted(folder: ModelFolder) -> AsyncIterator[Scripted]:
         return engine, f"http://127.0.0.1:{runner.addresses[0][1]}"
 
     yield start
+    for engine in engines:
+        engine.join()
     for runner in runners:
         await runner.cleanup()

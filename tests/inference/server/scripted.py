@@ -42,12 +42,21 @@ class ScriptedEngine:
     scripts: list[Sequence[int]] = field(default_factory=list)
     requests: list[GenerateRequest] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
+    threads: list[threading.Thread] = field(default_factory=list)
     max_model_len: int = 512
 
     def submit(self, request: GenerateRequest, on_event: OnEvent) -> None:
         tokens = self.scripts[len(self.requests)] if self.scripts else self.tokens
         self.requests.append(request)
-        threading.Thread(target=self._run, args=(request, tokens, on_event), daemon=True).start()
+        thread = threading.Thread(target=self._run, args=(request, tokens, on_event), daemon=True)
+        self.threads.append(thread)
+        thread.start()
+
+    def join(self) -> None:
+        """Until the last event is posted: the event loop must outlive the engine."""
+        self.aborted += [request.request_id for request in self.requests]
+        for thread in self.threads:
+            thread.join()
 
     def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
