@@ -4,7 +4,6 @@ Each task is idempotent: validation by claiming its row, the others by comparing
 should be. The bodies import late because the verbs they call also queue these tasks.
 """
 
-from functools import partial
 from typing import Any
 
 from celery import shared_task
@@ -15,7 +14,7 @@ def queue(task: Any, *ids: int) -> None:
     """Once the running transaction commits. A broker that is down is logged by Django and harms
     nobody: requeue_stale and beat find the row.
     """
-    transaction.on_commit(partial(task.delay, *ids), robust=True)
+    transaction.on_commit(lambda: task.delay(*ids), robust=True)
 
 
 @shared_task

@@ -61,12 +61,13 @@ def _communicate(
     on_tick: Callable[[], None],
     tick_s: float,
 ) -> tuple[bytes, bytes]:
-    left_s = limits.wall_s
+    left_s, unsent = limits.wall_s, task
     while True:
         try:
-            return process.communicate(task, timeout=min(tick_s, left_s))
+            return process.communicate(unsent or None, timeout=min(tick_s, left_s))
         except subprocess.TimeoutExpired:
-            left_s -= tick_s
+            # communicate() remembers what it was given and refuses to be given it again.
+            left_s, unsent = left_s - tick_s, b""
             if left_s <= 0:
                 raise ValidationCrashed(
                     f"Checking took longer than {limits.wall_s:g} s and was stopped.", True
