@@ -9,7 +9,8 @@ from safetensors import SafetensorError, safe_open
 
 from inference.lora import GROUPS
 from inference.model_spec import ModelError, ModelSpec
-from inference.models.llama import LayerWeights, Linear, ModelWeights
+from inference.models.linear import Linear, linear
+from inference.models.llama import LayerWeights, ModelWeights
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
@@ -44,7 +45,7 @@ def _build(spec: ModelSpec, dtype: torch.dtype, device: torch.device, fill: Fill
         fill(name, target)
         return target
 
-    def linear(prefix: str, group: str, has_bias: bool) -> Linear:
+    def fused(prefix: str, group: str, has_bias: bool) -> Linear:
         shapes = [spec.projections()[name] for name in GROUPS[group]]
         num_out = sum(shape[1] for shape in shapes)
         weight = torch.empty(num_out, shapes[0][0], dtype=dtype, device=device)
@@ -55,29 +56,30 @@ def _build(spec: ModelSpec, dtype: torch.dtype, device: torch.device, fill: Fill
             if bias is not None:
                 fill(f"{prefix}{name}.bias", bias[start : start + size])
             start += size
-        return Linear(weight, bias)
+        return linear(weight, bias)
 
     def layer(number: int) -> LayerWeights:
         prefix = f"model.layers.{number}."
         norm = prefix + "self_attn.{}_norm.weight"
         return LayerWeights(
             input_norm=tensor(prefix + "input_layernorm.weight", spec.hidden_size),
-            qkv=linear(prefix, "qkv", spec.qkv_bias),
-            o=linear(prefix, "o", spec.o_bias),
+            qkv=fused(prefix, "qkv", spec.qkv_bias),
+            o=fused(prefix, "o", spec.o_bias),
             post_norm=tensor(prefix + "post_attention_layernorm.weight", spec.hidden_size),
-            gate_up=linear(prefix, "gate_up", spec.mlp_bias),
-            down=linear(prefix, "down", spec.mlp_bias),
+            gate_up=fused(prefix, "gate_up", spec.mlp_bias),
+            down=fused(prefix, "down", spec.mlp_bias),
             q_norm=tensor(norm.format("q"), spec.head_dim) if spec.qk_norm else None,
             k_norm=tensor(norm.format("k"), spec.head_dim) if spec.qk_norm else None,
         )
 
     embed = tensor("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)
-    tied = spec.tie_word_embeddings
+    vocab = (spec.vocab_size, spec.hidden_size)
+    lm_head = embed if spec.tie_word_embeddings else tensor("lm_head.weight", *vocab)
     return ModelWeights(
         embed=embed,
         layers=tuple(layer(number) for number in range(spec.num_layers)),
         norm=tensor("model.norm.weight", spec.hidden_size),
-        lm_head=embed if tied else tensor("lm_head.weight", spec.vocab_size, spec.hidden_size),
+        lm_head=linear(lm_head),
     )
 
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from inference.batch import ForwardBatch
 from inference.lora import GROUP_NAMES
 from inference.model_spec import ModelSpec
+from inference.models.linear import Linear
 from inference.models.rope import rope_table
 from kernels.activation import silu_mul
 from kernels.attention import attention, kv_write
@@ -15,17 +16,6 @@ from kernels.norm import add_rms_norm, rms_norm
 from kernels.rope import apply_rope
 
 QKV, OUT, GATE_UP, DOWN = range(len(GROUP_NAMES))
-
-
-@dataclass(frozen=True)
-class Linear:
-    """y = x Wᵀ + b. weight [out, in]."""
-
-    weight: torch.Tensor
-    bias: torch.Tensor | None = None
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight, self.bias)
 
 
 @dataclass(frozen=True)
@@ -44,12 +34,12 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class ModelWeights:
-    """embed, lm_head [V, H], the same tensor when tied."""
+    """embed [V, H]; lm_head is made of it when the two are tied."""
 
     embed: torch.Tensor
     layers: tuple[LayerWeights, ...]
     norm: torch.Tensor
-    lm_head: torch.Tensor
+    lm_head: Linear
 
 
 class LlamaModel:
@@ -77,7 +67,7 @@ class LlamaModel:
             if is_last:
                 x, residual = x[batch.logits_rows], residual[batch.logits_rows]
             x, residual = add_rms_norm(x, residual, norm, eps)
-        return F.linear(x, self.weights.lm_head)
+        return self.weights.lm_head(x)
 
     def _attention(
         self,

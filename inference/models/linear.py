@@ -1,0 +1,59 @@
+"""Linear layers: plain, or packed once for the CPU's matrix library."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+# Any small batch: the packed form is the same for all that we run.
+BATCH_HINT = 8
+
+
+class Linear(Protocol):
+    """y = x Wᵀ + b. x [T, in] → new y [T, out]."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True)
+class PlainLinear:
+    """weight [out, in]."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True)
+class PackedLinear:
+    """weight in oneDNN's blocked layout, opaque to other ops."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+            x, self.weight, self.bias, "none", [], ""
+        )
+        return y
+
+
+def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    """The faster form for the device.
+
+    Packing saves the repacking that a plain matmul does on every call: on one core in fp32,
+    [8, 576] × [576, 3072] took 1.98 ms packed and 2.88 plain, [2, 576] × [576, 49152] 17 and 38,
+    one row the same. These ops are what torch's own inductor emits for frozen weights.
+    """
+    if weight.device.type != "cpu" or not _can_pack(weight):
+        return PlainLinear(weight, bias)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, BATCH_HINT)
+    return PackedLinear(packed, bias)
+
+
+def _can_pack(weight: torch.Tensor) -> bool:
+    has_ops = hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return weight.dtype is torch.float32 and has_ops and torch._C._has_mkldnn
