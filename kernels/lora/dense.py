@@ -64,7 +64,10 @@ class ActivePages:
         ]
         self._owner = torch.cat(slots)
         scales = batch.scales[self._owner.long()]  # [RA, M]
-        self._rows = {w.column: _gather_rows(w, pages, places, scales) for w in self._weights}
+        kept, position = torch.unique_consecutive(pages, return_inverse=True)
+        used = position * rows_per_page + places
+        rows = None if used.shape[0] == kept.shape[0] * rows_per_page else used
+        self._rows = {w.column: _gather_rows(w, kept, rows, scales) for w in self._weights}
         self._held = dict(active)
 
 
@@ -84,19 +87,21 @@ def dense_shrink_expand(
 
 
 def _gather_rows(
-    weights: LoraWeights, pages: torch.Tensor, places: torch.Tensor, scales: torch.Tensor
+    weights: LoraWeights, pages: torch.Tensor, rows: torch.Tensor | None, scales: torch.Tensor
 ) -> DenseRows:
+    """rows: which of the pages' rows are in use, None when all are. Whole pages copy fastest."""
     num_slices, hidden = weights.a.shape[1], weights.a.shape[3]
-    b_rows = weights.b[pages, places]  # [RA, N]
+    a_rows = weights.a.index_select(0, pages).transpose(0, 1).reshape(num_slices, -1, hidden)
+    b_rows = weights.b.index_select(0, pages).flatten(0, 1)  # [RA, N]
+    if rows is not None:
+        a_rows, b_rows = a_rows.index_select(1, rows), b_rows.index_select(0, rows)
     scale = scales[:, weights.column : weights.column + num_slices]  # [RA, NS]
     # A row of B that is not finite would turn 0 · B into NaN for every token: keep it its owner's.
     finite = torch.isfinite(b_rows.sum(dim=1, dtype=torch.float32))
     if not bool(finite.all()):
         scale = scale.masked_fill(~finite[:, None], float("nan"))
         b_rows = torch.nan_to_num(b_rows, nan=0.0, posinf=0.0, neginf=0.0)
-    a_rows = weights.a[pages, :, places].transpose(0, 1)  # [NS, RA, H]
-    scaled = a_rows.float() * scale.T[:, :, None]
-    return DenseRows(scaled.to(a_rows.dtype).reshape(-1, hidden), b_rows)
+    return DenseRows(a_rows.mul_(scale.T[:, :, None]).view(-1, hidden), b_rows)
 
 
 _MISSING = object()

@@ -210,12 +210,13 @@ def test_one_adapters_overflow_stays_its_own(
 def test_the_same_inputs_give_the_same_bits(backend: tuple[Add, str]) -> None:
     add, device = backend
     pool = pool_for("mixed-ranks", Target(device, torch.float32), num_tokens=5)
-    for weights in pool.weights:
-        x, y = inputs(pool, weights)
-        first, second = y.clone(), y.clone()
-        add(first, x, weights, pool.batch)
-        add(second, x, weights, pool.batch)
-        assert torch.equal(first, second)
+    # The group whose input is long enough to be summed in parts.
+    weights = pool.weights[1]
+    x, y = inputs(pool, weights)
+    first, second = y.clone(), y.clone()
+    add(first, x, weights, pool.batch)
+    add(second, x, weights, pool.batch)
+    assert torch.equal(first, second)
 
 
 def test_rows_are_kept_while_the_adapters_are_the_same() -> None:
