@@ -1,0 +1,149 @@
+"""Residency alone: pages, leases, pins, tiers."""
+
+import random
+
+import pytest
+
+from inference.adapter_pool import Adapter, AdapterPool, Placement
+from inference.errors import EngineError, ErrorCode
+
+
+def add(pool: AdapterPool, name: str, num_pages: int = 1, num_bytes: int = 10) -> str:
+    digest = f"digest-{name}"
+    pool.register(name, Adapter(digest, "", num_pages * 8, num_pages, num_bytes))
+    pool.put_on_host(digest)
+    return digest
+
+
+def use(pool: AdapterPool, digest: str) -> bool:
+    """Claim and lease, as an admitted request does; whether pages must be copied."""
+    assert pool.placement(digest) is Placement.READY
+    pool.claim(digest)
+    return pool.lease(digest)
+
+
+def done(pool: AdapterPool, digest: str) -> None:
+    pool.release(digest)
+    pool.unclaim(digest)
+
+
+def tiers(pool: AdapterPool) -> dict[str, str]:
+    return {name: adapter.tier for adapter in pool for name in adapter.names}
+
+
+def test_it_works() -> None:
+    pool = AdapterPool(num_pages=4, max_active=2, host_bytes=1000)
+    a = add(pool, "a")
+    assert use(pool, a) is True
+    assert use(pool, a) is False
+    pool.check_integrity({a: 2}, {a: 2})
+    done(pool, a)
+    done(pool, a)
+    assert pool.num_active == 0
+    pool.check_integrity({}, {})
+
+
+def test_pages_are_taken_by_real_rank_and_lru_goes_first() -> None:
+    pool = AdapterPool(num_pages=4, max_active=4, host_bytes=1000)
+    big, small, other = add(pool, "big", 2), add(pool, "small"), add(pool, "other", 2)
+    for digest in (big, small):
+        use(pool, digest)
+        done(pool, digest)
+    assert use(pool, small) is False
+    done(pool, small)
+    assert use(pool, other) is True
+    assert tiers(pool) == {"big": "host", "small": "device", "other": "device"}
+    assert pool.num_device_evictions == 1
+
+
+def test_a_leased_adapter_never_leaves() -> None:
+    pool = AdapterPool(num_pages=2, max_active=4, host_bytes=1000)
+    a, b = add(pool, "a", 2), add(pool, "b", 1)
+    use(pool, a)
+    assert pool.placement(b) is Placement.NO_ROOM
+    done(pool, a)
+    assert pool.placement(b) is Placement.READY
+
+
+@pytest.mark.case("C71")
+def test_the_cap_on_active_adapters_holds_though_pages_are_free() -> None:
+    pool = AdapterPool(num_pages=8, max_active=2, host_bytes=1000)
+    a, b, c = (add(pool, name) for name in "abc")
+    use(pool, a)
+    use(pool, b)
+    assert pool.placement(c) is Placement.NO_ROOM
+    assert pool.placement(a) is Placement.READY
+
+
+@pytest.mark.case("C67")
+def test_unload_waits_for_the_last_claim() -> None:
+    pool = AdapterPool(num_pages=2, max_active=2, host_bytes=1000)
+    a = add(pool, "a")
+    use(pool, a)
+    assert pool.unbind("a") is None
+    assert pool.resolve("a") is None and pool.find(a) is not None
+    pool.release(a)
+    gone = pool.unclaim(a)
+    assert gone is not None and gone.digest == a and pool.find(a) is None
+    pool.check_integrity({}, {})
+
+
+def test_two_names_of_one_version_are_one_adapter() -> None:
+    pool = AdapterPool(num_pages=2, max_active=2, host_bytes=1000)
+    a = add(pool, "a")
+    adapter = pool.find(a)
+    assert adapter is not None
+    pool.register("b", adapter)
+    assert pool.unbind("a") is None
+    assert pool.resolve("b") == a
+    assert pool.unbind("b") is adapter
+
+
+def test_the_host_tier_keeps_to_its_bytes() -> None:
+    pool = AdapterPool(num_pages=2, max_active=2, host_bytes=25)
+    a, b = add(pool, "a"), add(pool, "b")
+    pool.register("c", Adapter("digest-c", "", 8, 1, 10))
+    assert pool.put_on_host("digest-c") == [a]
+    assert pool.placement(a) is Placement.NOT_ON_HOST
+    pool.claim(b)
+    pool.register("d", Adapter("digest-d", "", 8, 1, 10))
+    assert pool.put_on_host("digest-d") == ["digest-c"]
+
+
+def test_a_pinned_adapter_is_placed_and_stays() -> None:
+    pool = AdapterPool(num_pages=2, max_active=2, host_bytes=1000)
+    a, b, c = (add(pool, name) for name in "abc")
+    adapter = pool.find(a)
+    assert adapter is not None
+    pool.pin(adapter)
+    assert pool.place_pinned() == [adapter]
+    for digest in (b, c, b, c):
+        use(pool, digest)
+        done(pool, digest)
+    assert adapter.slot is not None
+    other = pool.find(b)
+    assert other is not None
+    with pytest.raises(EngineError) as refused:
+        pool.pin(other)
+    assert refused.value.code is ErrorCode.OVERLOADED
+    pool.check_integrity({}, {})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_order_of_use_keeps_the_books(seed: int) -> None:
+    chance = random.Random(seed)
+    pool = AdapterPool(num_pages=6, max_active=3, host_bytes=60)
+    digests = [add(pool, str(i), chance.randrange(1, 4)) for i in range(9)]
+    held: list[str] = []
+    for _ in range(500):
+        if held and chance.random() < 0.5:
+            done(pool, held.pop(chance.randrange(len(held))))
+        else:
+            digest = chance.choice(digests)
+            if pool.placement(digest) is Placement.NOT_ON_HOST:
+                pool.put_on_host(digest)
+            if pool.placement(digest) is Placement.READY:
+                use(pool, digest)
+                held.append(digest)
+        counts = {digest: held.count(digest) for digest in held}
+        pool.check_integrity(counts, counts)
