@@ -1,0 +1,99 @@
+from decimal import Decimal
+
+import pytest
+from django.test import Client
+
+from tenants.audit import Actor
+from tenants.keys import create_key
+from tenants.metering import UsageStart, open_usage, settle_usage
+from tenants.models import Tenant
+from tests.factories import get_acme, make_alice, make_bob, make_carol, make_oscar
+from tests.tenants.test_metering import make_price
+
+pytestmark = pytest.mark.django_db
+
+
+def slugs(client: Client) -> list[str]:
+    return [row["slug"] for row in client.get("/api/tenants/").json()["results"]]
+
+
+def test_it_works(client: Client) -> None:
+    client.force_login(make_alice())
+    make_carol()
+    assert client.get("/api/tenants/").json() == {
+        "count": 1,
+        "next": None,
+        "previous": None,
+        "results": [{"slug": "acme", "name": "Acme", "plan": "standard"}],
+    }
+
+
+def test_detail(client: Client) -> None:
+    client.force_login(make_bob())
+    open_usage(
+        UsageStart("r1", get_acme().id, "chat", "bot", price_id=make_price("1", "1", "1").id)
+    )
+    settle_usage("r1", "finished", 10, 4, 5)
+    body = client.get("/api/tenants/acme/").json()
+    assert body["plan"] == {
+        "name": "standard",
+        "slug": "standard",
+        "requests_per_minute": 600,
+        "tokens_per_minute": 100_000,
+        "max_concurrency": 16,
+        "monthly_budget": "100",
+        "max_rank": 64,
+        "max_adapters": 100,
+        "max_versions": 100,
+        "max_upload_bytes": 2**30,
+    }
+    assert body["role"] == "developer"
+    assert body["scopes"] == ["adapters", "inference", "keys", "read", "usage"]
+    assert body["usage_this_month"] == {
+        "num_requests": 1,
+        "prompt_tokens": 10,
+        "cached_tokens": 4,
+        "completion_tokens": 5,
+        "cost": "0.000015",
+    }
+    assert "cache_salt" not in body
+
+
+def test_who_sees_which(client: Client) -> None:
+    alice, carol, oscar = make_alice(), make_carol(), make_oscar()
+    for user, seen in ((alice, ["acme"]), (carol, ["initech"]), (oscar, ["acme", "initech"])):
+        client.force_login(user)
+        assert slugs(client) == seen
+    assert client.get("/api/tenants/acme/").json()["role"] == "viewer"
+    made = create_key(Actor(get_acme().id, "system"), "ci", ["usage"])
+    bearer = {"Authorization": f"Bearer {made.raw}"}
+    answer = Client().get("/api/tenants/", headers=bearer)
+    assert [row["slug"] for row in answer.json()["results"]] == ["acme"]
+
+
+def test_a_suspended_tenant(client: Client) -> None:
+    client.force_login(make_alice())
+    Tenant.objects.update(is_active=False)
+    assert slugs(client) == []
+    answer = client.get("/api/tenants/acme/")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "tenant_suspended")
+
+
+def test_no_limits(client: Client) -> None:
+    client.force_login(make_alice())
+    plan = get_acme().plan
+    plan.monthly_budget, plan.requests_per_minute = None, None
+    plan.save()
+    body = client.get("/api/tenants/acme/").json()["plan"]
+    assert body["monthly_budget"] is None
+    assert body["requests_per_minute"] is None
+    plan.monthly_budget = Decimal("0.50")
+    plan.save()
+    assert client.get("/api/tenants/acme/").json()["plan"]["monthly_budget"] == "0.5"
+
+
+def test_anonymous(client: Client) -> None:
+    answer = client.get("/api/tenants/")
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert answer.json()["error"]["code"] == "not_authenticated"
