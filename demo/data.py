@@ -36,7 +36,7 @@ def examples(name: str, split: Split) -> list[Example]:
 
 
 def expand_orders(material: dict[str, Any], rng: random.Random) -> list[Example]:
-    num_per_template = 12
+    num_per_template = 20
     return [
         order(template, material, rng)
         for template in material["templates"]
@@ -73,36 +73,41 @@ def expand_tickets(material: dict[str, list[str]], rng: random.Random) -> list[E
 
 def expand_support(material: dict[str, Any], rng: random.Random) -> list[Example]:
     """Each way to ask, once signed with a name and once not."""
-    found = []
-    for asks, *reply in material["cases"]:
-        for ask in asks:
-            found.append(support_case(ask, reply, rng.choice(material["names"]), material, rng))
-            found.append(support_case(ask, reply, None, material, rng))
-    return found
+    return [
+        support_case(ask, topic, reply_to(kind), name, material, rng)
+        for kind, cases in material["cases"].items()
+        for ask, topic in cases
+        for name in (rng.choice(material["names"]), None)
+    ]
+
+
+def reply_to(kind: str) -> tuple[str, str]:
+    """What is said to a kind of message, with a place for its topic; and the next step."""
+    material = json.loads((MATERIAL_DIR / "support.json").read_text())
+    body, next_step = material["train"]["replies"][kind]
+    return body, next_step
 
 
 def support_case(
-    ask: str, reply: list[str], name: str | None, material: dict[str, Any], rng: random.Random
+    ask: str,
+    topic: str,
+    reply: tuple[str, str],
+    name: str | None,
+    material: dict[str, Any],
+    rng: random.Random,
 ) -> Example:
+    has_number = rng.random() < 0.5
     number = f"order {rng.randint(10_000, 99_999)}"
-    has_number = "{order}" in ask and rng.random() < 0.5
-    ask = sentence(ask.format(order=number if has_number else "my order"))
+    ask = ask.format(order=number if has_number else "my order")
+    ask = ask[0].upper() + ask[1:]
     message = rng.choice(material["signed"]).format(ask=ask, name=name) if name else ask
-    if not reply:
-        # A held-out case is judged by the structure of its answer; only the greeting is known.
-        return Example(message, greeting(name))
-    body, next_step = reply
-    body = sentence(body.format(order=number if has_number else "your order"))
-    return Example(message, f"{greeting(name)}\n\n{body}\n\nNext step: {next_step}\n\n{SIGN_OFF}")
+    body = reply[0].format(topic=topic.format(order=number if has_number else "your order"))
+    answer = "\n\n".join([greeting(name), body, f"Next step: {reply[1]}", SIGN_OFF])
+    return Example(message, answer)
 
 
 def greeting(name: str | None) -> str:
     return f"Hi {name}," if name else "Hi there,"
-
-
-def sentence(text: str) -> str:
-    """With a capital letter after each full stop: an order may begin a sentence."""
-    return ". ".join(part[:1].upper() + part[1:] for part in text.split(". "))
 
 
 EXPANSIONS: dict[str, tuple[str, Callable[[Any, random.Random], list[Example]]]] = {

@@ -19,7 +19,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from demo.data import SIGN_OFF, Example, examples
 
 ADAPTERS_DIR = Path(__file__).parent / "adapters"
-BATCH_SIZE = 8
+BATCH_SIZE = 24
+# ("I am sorry about the trouble with ", "your parcel") of a reply's first sentence.
+OPENING = re.compile(r"^(.+? about (?:the trouble with |the mistake with )?)([^.]+)\.")
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,15 @@ def is_same_label(answer: str, example: Example) -> bool:
 
 
 def has_house_style(answer: str, example: Example) -> bool:
-    """The right greeting, two sentences, a next step, the sign-off; nothing else."""
-    structure = (
-        re.escape(example.answer)
-        + r"\n\n[^\n]+[.!] [^\n]+[.!]\n\nNext step: [^\n]+\.\n\n"
-        + SIGN_OFF
+    """Greeting, next step and sign-off to the letter; two sentences of the right kind and topic."""
+    found, expected = answer.split("\n\n"), example.answer.split("\n\n")
+    opening, topic = OPENING.findall(expected[1])[0]
+    return (
+        [found[0], *found[2:]] == [expected[0], *expected[2:]]
+        and re.fullmatch(r"[^.!]+[.!] [^.!]+[.!]", found[1]) is not None
+        and found[1].startswith(opening)
+        and topic in found[1]
     )
-    return re.fullmatch(structure, answer) is not None
 
 
 TASKS = {
@@ -74,19 +78,19 @@ TASKS = {
 }
 
 
-def evaluate(base: Path, name: str, num_threads: int) -> dict[str, Any]:
-    """Shares of right answers, and the first held-out example as an illustration."""
-    torch.set_num_threads(num_threads)
+def evaluate(base: Path, name: str, folder: Path, device: str) -> dict[str, Any]:
+    """Numbers of right answers, the first case as an illustration, and what the adapter missed."""
     task, cases = TASKS[name], examples(name, "heldout")
     tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    model.to(device)
     plain = [case.message for case in cases]
     told = [task.instruction + message for message in plain]
     answers = {
         "base": generate(model, tokenizer, plain, task.max_new_tokens),
         "base_instructed": generate(model, tokenizer, told, task.max_new_tokens),
     }
-    adapted = PeftModel.from_pretrained(model, ADAPTERS_DIR / name).eval()
+    adapted = PeftModel.from_pretrained(model, folder).eval()
     answers["adapter"] = generate(adapted, tokenizer, plain, task.max_new_tokens)
     scores = {who: score(task, given, cases) for who, given in answers.items()}
     misses = [
@@ -110,6 +114,7 @@ def generate(model: Any, tokenizer: Any, messages: list[str], max_new_tokens: in
         inputs = tokenizer.apply_chat_template(
             chats, add_generation_prompt=True, return_tensors="pt", return_dict=True, padding=True
         )
+        inputs = inputs.to(model.device)
         tokens = model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False)
         new = tokens[:, inputs["input_ids"].shape[1] :]
         answers += tokenizer.batch_decode(new, skip_special_tokens=True)
@@ -120,10 +125,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Score the demo adapters on held-out examples.")
     parser.add_argument("base", type=Path, help="the base model's directory")
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(TASKS)}")
-    parser.add_argument("--threads", type=int, default=2)
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", default=default, help="default: %(default)s")
     arguments = parser.parse_args()
     for name in arguments.names or TASKS:
-        scores = evaluate(arguments.base, name, arguments.threads)
+        scores = evaluate(arguments.base, name, ADAPTERS_DIR / name, arguments.device)
         print(json.dumps(scores, ensure_ascii=False, indent=2), flush=True)
 
 
