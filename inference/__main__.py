@@ -3,15 +3,7 @@
 import sys
 
 from inference.config import parse_arguments
-
-
-def main() -> int:
-    config = parse_arguments(sys.argv[1:])
-    # After the flags are checked: importing torch takes seconds.
-    from inference.server.serve import serve
-
-    return serve(config)
-
+from inference.server.serve import serve
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(parse_arguments(sys.argv[1:])))

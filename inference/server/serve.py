@@ -10,17 +10,20 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from inference.config import ServeConfig
-from inference.engine import Engine
 from inference.errors import EngineError, ErrorCode
 from inference.metrics import FrontMetrics
 from inference.server.app import make_app
 from inference.server.bridge import Bridge
 from inference.server.model_folder import ModelFolder
 from inference.server.replica import DRAINING, Loaded, Replica
+
+if TYPE_CHECKING:
+    from inference.engine import Engine
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +113,9 @@ class Process:
     def _load(self) -> Loaded:
         """Raises EngineError: what in the model or an adapter cannot be served."""
         folder = ModelFolder.load(self._config.engine.model_path)
+        # Here, because it imports torch: what is wrong before this line is answered in a moment.
+        from inference.engine import Engine
+
         self._engine = engine = Engine(self._config.engine)
         for name, path in self._config.lora_paths:
             info = engine.load_adapter(name, path)

@@ -85,6 +85,8 @@ def start_replica(*flags: str, cwd: Path = ROOT_DIR) -> Server:
         lines.append(line)
         if line.startswith("ready: "):
             return Server(line.split()[-1], process)
+    with process.stdout:
+        process.wait(10)
     raise RuntimeError(f"the replica did not start: {''.join(lines)}")
 
 
