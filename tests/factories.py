@@ -1,12 +1,12 @@
-"""The people of the tests: Alice owns a tenant, Bob develops there, Carol owns another, Oscar operates.
+"""The people of the tests: Alice owns a tenant, Bob develops there, Carol owns another.
 
-Plain functions that make rows. Passwords are PASSWORD; hashing is Django's own.
+Oscar operates. Plain functions that make rows. Passwords are PASSWORD; hashing is Django's own.
 """
 
 from decimal import Decimal
 from functools import cache
 
-from django.contrib.auth.hashers import make_password
+from django.contrib.auth.hashers import get_hasher, make_password
 
 from tenants.models import Member, Plan, Role, Tenant, User
 from tenants.scope import tenant_scope
@@ -15,8 +15,8 @@ PASSWORD = "correct horse battery staple"
 
 
 @cache
-def password_hash() -> str:
-    return make_password(PASSWORD)
+def password_hash(algorithm: str) -> str:
+    return make_password(PASSWORD, hasher=algorithm)
 
 
 def make_plan(slug: str = "standard", **limits: int | Decimal | None) -> Plan:
@@ -32,7 +32,10 @@ def make_plan(slug: str = "standard", **limits: int | Decimal | None) -> Plan:
 
 def make_user(username: str, is_staff: bool = False) -> User:
     return User.objects.create(
-        username=username, password=password_hash(), is_staff=is_staff, is_superuser=is_staff
+        username=username,
+        password=password_hash(get_hasher().algorithm),
+        is_staff=is_staff,
+        is_superuser=is_staff,
     )
 
 

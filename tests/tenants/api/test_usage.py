@@ -101,7 +101,7 @@ def test_an_empty_period(client: Client) -> None:
 @pytest.mark.parametrize("path", ["", "summary/", "export/"])
 def test_bad_periods(client: Client, query: dict[str, str], name: str, path: str) -> None:
     client.force_login(make_alice())
-    answer = client.get(URL + path, query | {"format": "csv"})
+    answer = client.get(URL + path, query | ({"format": "csv"} if path == "export/" else {}))
     assert answer.status_code == 400
     assert answer.json()["error"]["details"][0]["field"] == name
 
