@@ -41,16 +41,16 @@ class AdapterStore:
             self._check_name(name, digest)
             known = self.pool.find(digest)
             if known is not None:
-                return self._bind(name, known, pinned)
+                return _info(name, self._bind(name, known, pinned))
             read = self._read(digest, path)
         packed = read.result()
         with self._lock:
             self._check_name(name, digest)
             rank, num_pages = packed.rank, packed.pages.shape[0]
             fresh = Adapter(digest, path, rank, num_pages, packed.num_bytes)
-            info = self._bind(name, fresh, pinned)
+            adapter = self._bind(name, fresh, pinned)
             self._hold(digest, packed)
-            return info
+            return _info(name, adapter)
 
     def unload(self, name: str) -> None:
         """New requests are refused at once; weights go with the last request. MODEL_NOT_FOUND."""
@@ -99,7 +99,7 @@ class AdapterStore:
             message = f"{name!r} is loaded with digest {bound}; the files have {digest}"
             raise EngineError(ErrorCode.ADAPTER_CONFLICT, message, "lora_name")
 
-    def _bind(self, name: str, adapter: Adapter, pinned: bool) -> AdapterInfo:
+    def _bind(self, name: str, adapter: Adapter, pinned: bool) -> Adapter:
         was_named = name in adapter.names
         adapter = self.pool.register(name, adapter)
         try:
@@ -109,7 +109,7 @@ class AdapterStore:
             if not was_named:
                 self.drop(self.pool.unbind(name))
             raise
-        return _info(name, adapter)
+        return adapter
 
     def _read(self, digest: str, path: str) -> Future[PackedAdapter]:
         """One read at a time for a digest, whoever asks."""

@@ -113,13 +113,16 @@ def test_joining_and_leaving_rows_do_not_disturb_the_others(world: World) -> Non
 
 
 def test_preempted_requests_give_the_same_tokens(world: World) -> None:
-    """KV memory for about two of the prompts: sequences are pushed out and computed again."""
+    """KV memory for a few of the sequences: some are pushed out and computed again."""
     block_bytes = 2 * 2 * 16 * 2 * 16 * 4
-    client = world.client(kv_cache_bytes=14 * block_bytes, max_model_len=112)
-    ids = [client.submit(prompt(row), greedy(), name) for row, name in enumerate(ROWS)]
-    client.drain()
+    found = []
+    for config in ({}, {"kv_cache_bytes": 14 * block_bytes, "max_model_len": 160}):
+        client = world.client(**config)
+        ids = [client.submit(prompt(row), greedy(60), name) for row, name in enumerate(ROWS)]
+        client.drain()
+        found.append([client.tokens(i) for i in ids])
     assert client.engine.stats().num_preemptions > 0
-    assert [client.tokens(i) for i in ids] == world.expected
+    assert found[0] == found[1]
 
 
 @pytest.mark.case("C71")
