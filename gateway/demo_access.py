@@ -80,7 +80,7 @@ def key_of(tenant: dict[str, Any], index: int, is_new: bool) -> str:
 def curl_snippet(url: str, key: str, adapter: str) -> str:
     body = {"model": adapter, "temperature": 0, "messages": [{"role": "user", "content": QUESTION}]}
     return (
-        f'curl -s {url}/v1/chat/completions -H "authorization: Bearer {key}" \\\n'
+        f'curl -sw "\\n" {url}/v1/chat/completions -H "authorization: Bearer {key}" \\\n'
         f"  -H 'content-type: application/json' -d '{json.dumps(body)}'"
     )
 

@@ -1,6 +1,7 @@
 """`manage.py serve`: the whole house on this machine, under one supervisor, until Ctrl-C."""
 
 import asyncio
+import os
 import subprocess
 import sys
 from typing import Any
@@ -19,6 +20,8 @@ class Command(BaseCommand):
     requires_system_checks = []
 
     def handle(self, *args: Any, **options: Any) -> None:
+        # Keys, hashes and customers' adapters: nobody else on this machine reads them.
+        os.umask(0o077)
         try:
             with embedded.locked(settings.VAR_DIR):
                 embedded.check_port(settings.HOST, settings.PORT)
