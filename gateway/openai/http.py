@@ -86,12 +86,15 @@ class Request:
     async def _read_parts(self) -> bytes:
         announced = int(self.headers.get("content-length", "0"))
         parts = bytearray()
+        if announced > settings.MAX_BODY_BYTES:
+            await self._discard()
+            raise too_large()
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
             parts += message.get("body", b"")
-            if max(len(parts), announced) > settings.MAX_BODY_BYTES:
+            if len(parts) > settings.MAX_BODY_BYTES:
                 del parts
                 await self._discard()
                 raise too_large()
@@ -100,6 +103,9 @@ class Request:
 
     async def _discard(self) -> None:
         """Read on for a moment: a client that is cut off while it sends never sees the answer."""
+        if "expect" in self.headers:
+            # It waits to be asked.
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
                 while (await self._receive()).get("more_body", False):

@@ -32,16 +32,21 @@ class Customer:
     def client(self, **options: object) -> openai.OpenAI:
         return self.web.client(self.api_key, **options)
 
-    def usage(self) -> list[UsageRecord]:
-        """The tenant's rows, oldest first, once every one is settled."""
+    def usage(self, num_rows: int) -> list[UsageRecord]:
+        """The tenant's rows, oldest first, once so many are settled; never more than so many."""
 
-        def settled() -> bool:
+        def settled() -> list[UsageRecord] | None:
             with tenant_scope(self.tenant.id):
-                return not UsageRecord.objects.filter(status="open").exists()
+                rows = list(UsageRecord.objects.order_by("id"))
+            assert len(rows) <= num_rows
+            is_done = len(rows) == num_rows and all(row.status != "open" for row in rows)
+            return rows if is_done else None
 
-        wait_for("settled usage", settled)
+        return wait_for(f"{num_rows} settled rows", settled)
+
+    def has_no_usage(self) -> bool:
         with tenant_scope(self.tenant.id):
-            return list(UsageRecord.objects.order_by("id"))
+            return not UsageRecord.objects.exists()
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,7 @@ def stack(running_stack: Stack, django_db_blocker: DjangoDbBlocker) -> Iterator[
         replica.bodies.clear()
     with django_db_blocker.unblock(), default_database(running_stack.database_url):
         yield running_stack
+    running_stack.web.close_clients()
 
 
 @pytest.fixture

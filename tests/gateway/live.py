@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,11 +79,18 @@ class Web:
     url: str
     process: subprocess.Popen[bytes]
     log: Path
+    clients: list[openai.OpenAI] = field(default_factory=list)
 
     def client(self, api_key: str, **options: Any) -> openai.OpenAI:
-        return openai.OpenAI(
-            base_url=f"{self.url}/v1", api_key=api_key, **({"max_retries": 0} | options)
-        )
+        """The official client; close_clients() closes it."""
+        base_url = f"{self.url}/v1"
+        client = openai.OpenAI(base_url=base_url, api_key=api_key, **({"max_retries": 0} | options))
+        self.clients.append(client)
+        return client
+
+    def close_clients(self) -> None:
+        while self.clients:
+            self.clients.pop().close()
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -97,6 +104,7 @@ def start_web(folder: Path, database_url: str, replica_urls: list[str], **enviro
     environment = os.environ | {
         "VAR_DIR": str(folder),
         "DATABASE_URL": database_url,
+        "SECRET_KEY": settings.SECRET_KEY,
         "REDIS_URL": settings.REDIS_URL,
         "REPLICA_URLS": ",".join(replica_urls),
         "MODEL_NAME": BASE_MODEL,

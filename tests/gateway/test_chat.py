@@ -80,7 +80,7 @@ def test_n_choices(acme: Customer, is_stream: bool) -> None:
         texts = [choice.message.content or "" for choice in answer.choices]
         assert [choice.index for choice in answer.choices] == [0, 1, 2]
     assert texts == [TEXT] * 3
-    assert acme.usage()[-1].completion_tokens == 15
+    assert acme.usage(1)[-1].completion_tokens == 15
 
 
 @pytest.mark.case("C97")
@@ -157,7 +157,7 @@ def test_a_pinned_version(stack: Stack, acme: Customer) -> None:
 def test_the_usage_row(stack: Stack, acme: Customer) -> None:
     digest = stack.activate(acme, "billed", 7)
     acme.client().chat.completions.create(model="billed", messages=MESSAGES)
-    [row] = acme.usage()
+    [row] = acme.usage(1)
     counts = (row.prompt_tokens, row.cached_tokens, row.completion_tokens)
     assert counts == (PROMPT_TOKENS, CACHED_TOKENS, 5)
     # (8 × 2.50 + 4 × 1.25 + 5 × 10.00) / 1e6
@@ -171,7 +171,7 @@ def test_every_stream_is_one_row(acme: Customer) -> None:
     client = acme.client()
     for _ in range(3):
         list(client.chat.completions.create(model=BASE_MODEL, messages=MESSAGES, stream=True))
-    rows = acme.usage()
+    rows = acme.usage(3)
     assert [row.status for row in rows] == ["finished"] * 3
     assert len({row.request_id for row in rows}) == 3
 

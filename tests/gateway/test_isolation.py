@@ -73,7 +73,7 @@ def test_the_same_request_id_from_two_tenants_at_once(
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert [len(one.usage()) for one in (acme, globex)] == [5, 5]
+    assert [len(one.usage(5)) for one in (acme, globex)] == [5, 5]
 
 
 @pytest.mark.case("C117")

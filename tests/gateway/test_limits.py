@@ -33,7 +33,7 @@ def test_requests_per_minute(stack: Stack, is_stream: bool) -> None:
     assert headers["x-ratelimit-remaining-requests"] == "0"
     assert len(headers["x-request-id"]) == 32
     # What was refused is no usage.
-    assert len(customer.usage()) == 2
+    assert len(customer.usage(2)) == 2
 
 
 def test_tokens_per_minute(stack: Stack) -> None:

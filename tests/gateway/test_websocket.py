@@ -1,7 +1,10 @@
 """/ws/v1/chat and /ws/v1/events with a plain WebSocket client."""
 
+import contextlib
 import json
 import time
+from collections.abc import Iterator
+from socket import SHUT_RDWR
 from typing import Any
 
 import pytest
@@ -24,8 +27,13 @@ BODY = {"model": "support-bot", "messages": [{"role": "user", "content": "Hi"}]}
 TEXT = "Hello world! ✓"
 
 
-def open_socket(stack: Stack, path: str = "/ws/v1/chat", **options: Any) -> ClientConnection:
-    return connect(stack.web.url.replace("http", "ws") + path, **({"max_queue": 2} | options))
+@contextlib.contextmanager
+def open_socket(
+    stack: Stack, path: str = "/ws/v1/chat", **options: Any
+) -> Iterator[ClientConnection]:
+    url = stack.web.url.replace("http", "ws") + path
+    with connect(url, **({"max_queue": 2} | options)) as socket:
+        yield socket
 
 
 def signed_in(customer: Customer, stack: Stack, role: str = Role.DEVELOPER) -> dict[str, str]:
@@ -40,6 +48,11 @@ def signed_in(customer: Customer, stack: Stack, role: str = Role.DEVELOPER) -> d
     return {"Cookie": f"sessionid={session.session_key}", "Origin": stack.web.url}
 
 
+def hang_up(socket: ClientConnection) -> None:
+    """The connection is gone without a closing handshake."""
+    socket.socket.shutdown(SHUT_RDWR)
+
+
 def say(socket: ClientConnection, **frame: Any) -> None:
     socket.send(json.dumps(frame))
 
@@ -49,11 +62,12 @@ def hear(socket: ClientConnection) -> dict[str, Any]:
     return frame
 
 
-def chat_socket(stack: Stack, customer: Customer) -> ClientConnection:
-    socket = open_socket(stack)
-    say(socket, type="auth", api_key=customer.api_key)
-    assert hear(socket) == {"type": "ready", "tenant": customer.tenant.slug}
-    return socket
+@contextlib.contextmanager
+def chat_socket(stack: Stack, customer: Customer) -> Iterator[ClientConnection]:
+    with open_socket(stack) as socket:
+        say(socket, type="auth", api_key=customer.api_key)
+        assert hear(socket) == {"type": "ready", "tenant": customer.tenant.slug}
+        yield socket
 
 
 def answer_of(socket: ClientConnection, name: str) -> tuple[str, dict[str, Any]]:
@@ -81,7 +95,7 @@ def test_it_works(stack: Stack, acme: Customer) -> None:
     assert text == TEXT
     assert last["type"] == "done"
     assert last["usage"]["completion_tokens"] == 5
-    [row] = acme.usage()
+    [row] = acme.usage(1)
     assert (row.status, row.completion_tokens) == ("finished", 5)
 
 
@@ -99,7 +113,7 @@ def test_auth_by_session(stack: Stack, acme: Customer) -> None:
         assert hear(socket)["type"] == "ready"
         say(socket, type="chat", id="a", body=BODY)
         assert answer_of(socket, "a")[0] == TEXT
-    assert acme.usage()[0].user is not None
+    assert acme.usage(1)[0].user is not None
 
 
 def test_a_session_is_of_no_use_to_another_origin(stack: Stack, acme: Customer) -> None:
@@ -155,8 +169,8 @@ def test_bad_frames(stack: Stack, acme: Customer, raw: str | bytes) -> None:
 
 
 def test_unknown_paths_are_refused(stack: Stack) -> None:
-    with pytest.raises(InvalidStatus) as caught:
-        open_socket(stack, "/ws/v1/nope")
+    with pytest.raises(InvalidStatus) as caught, open_socket(stack, "/ws/v1/nope"):
+        pass
     assert caught.value.response.status_code == 403
 
 
@@ -200,7 +214,7 @@ def test_several_at_once(stack: Stack, acme: Customer) -> None:
                 texts[frame["id"]] += delta.get("content", "")
     assert set(texts.values()) == {TEXT}
     assert order != sorted(order), "they ran one after the other"
-    assert len(acme.usage()) == 5
+    assert len(acme.usage(5)) == 5
 
 
 def test_cancel(stack: Stack, acme: Customer) -> None:
@@ -216,7 +230,7 @@ def test_cancel(stack: Stack, acme: Customer) -> None:
         say(socket, type="cancel", id="a")
         say(socket, type="ping")
         assert hear(socket) == {"type": "pong"}
-    [row] = acme.usage()
+    [row] = acme.usage(1)
     assert (row.status, row.prompt_tokens) == ("cancelled", PROMPT_TOKENS)
     assert row.completion_tokens and row.completion_tokens >= 4
 
@@ -241,14 +255,14 @@ def test_a_socket_that_goes_away_settles(stack: Stack) -> None:
     stack.activate(customer, "support-bot")
     for replica in stack.replicas:
         replica.behaviour = Behaviour(tokens=["x"] * 500, token_interval_s=0.02)
-    socket = chat_socket(stack, customer)
-    for name in "ab":
-        say(socket, type="chat", id=name, body=BODY)
-    for _ in range(10):
-        hear(socket)
-    socket.socket.close()
+    with chat_socket(stack, customer) as socket:
+        for name in "ab":
+            say(socket, type="chat", id=name, body=BODY)
+        for _ in range(10):
+            hear(socket)
+        hang_up(socket)
     wait_for("the aborts", lambda: not sum(one.num_running for one in stack.replicas))
-    assert [row.status for row in customer.usage()] == ["cancelled"] * 2
+    assert [row.status for row in customer.usage(2)] == ["cancelled"] * 2
     for replica in stack.replicas:
         replica.behaviour = Behaviour()
     with chat_socket(stack, customer) as again:
@@ -259,18 +273,18 @@ def test_a_socket_that_goes_away_settles(stack: Stack) -> None:
 def test_a_reader_that_stops_holds_up_only_itself(stack: Stack, acme: Customer) -> None:
     for replica in stack.replicas:
         replica.behaviour = Behaviour(tokens=["x" * 20_000] * 2000)
-    slow = chat_socket(stack, acme)
-    say(slow, type="chat", id="a", body=BODY | {"max_tokens": 2000})
-    time.sleep(1)
-    assert sum(one.num_running for one in stack.replicas) == 1
-    for replica in stack.replicas:
-        replica.behaviour = Behaviour()
-    with chat_socket(stack, acme) as socket:
-        say(socket, type="chat", id="b", body=BODY)
-        assert answer_of(socket, "b")[0] == TEXT
-    # 40 MB would long be through: the replica is being held back.
-    assert sum(one.num_running for one in stack.replicas) == 1
-    slow.socket.close()
+    with chat_socket(stack, acme) as slow:
+        say(slow, type="chat", id="a", body=BODY | {"max_tokens": 2000})
+        time.sleep(1)
+        assert sum(one.num_running for one in stack.replicas) == 1
+        for replica in stack.replicas:
+            replica.behaviour = Behaviour()
+        with chat_socket(stack, acme) as socket:
+            say(socket, type="chat", id="b", body=BODY)
+            assert answer_of(socket, "b")[0] == TEXT
+        # 40 MB would long be through: the replica is being held back.
+        assert sum(one.num_running for one in stack.replicas) == 1
+        hang_up(slow)
     wait_for("the abort", lambda: not sum(one.num_running for one in stack.replicas))
 
 
@@ -283,12 +297,13 @@ def test_an_open_socket_of_a_revoked_key(stack: Stack, acme: Customer) -> None:
         assert hear(socket)["error"]["code"] == "invalid_api_key"
 
 
-def events_socket(stack: Stack, customer: Customer) -> ClientConnection:
+@contextlib.contextmanager
+def events_socket(stack: Stack, customer: Customer) -> Iterator[ClientConnection]:
     headers = signed_in(customer, stack)
-    socket = open_socket(stack, "/ws/v1/events", additional_headers=headers)
-    say(socket, type="auth", tenant=customer.tenant.slug)
-    assert hear(socket) == {"type": "ready"}
-    return socket
+    with open_socket(stack, "/ws/v1/events", additional_headers=headers) as socket:
+        say(socket, type="auth", tenant=customer.tenant.slug)
+        assert hear(socket) == {"type": "ready"}
+        yield socket
 
 
 def test_events_reach_their_tenant_alone(stack: Stack, acme: Customer, globex: Customer) -> None:
