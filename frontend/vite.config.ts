@@ -20,7 +20,18 @@ export default defineConfig({
     outDir: "dist",
     assetsDir: "assets",
     target: "es2022",
-    chunkSizeWarningLimit: 700,
+    rolldownOptions: {
+      output: {
+        // What changes with a release is apart from what does not: a browser keeps the rest.
+        codeSplitting: {
+          groups: [
+            { name: "react", test: /node_modules\/(react|react-dom|scheduler)\// },
+            { name: "mantine", test: /node_modules\/(@mantine|@floating-ui)\// },
+            { name: "tanstack", test: /node_modules\/(@tanstack|zod)\// },
+          ],
+        },
+      },
+    },
   },
   test: {
     environment: "jsdom",

@@ -1,5 +1,6 @@
 import {
   ActionIcon,
+  Alert,
   Badge,
   Button,
   createTheme,
@@ -74,12 +75,18 @@ export const theme = createTheme({
   cursorType: "pointer",
   components: {
     ActionIcon: ActionIcon.extend({ defaultProps: { variant: "subtle", color: "gray" } }),
+    Alert: Alert.extend({ defaultProps: { variant: "light", p: "sm" } }),
     Badge: Badge.extend({
       defaultProps: { variant: "light", radius: "sm", tt: "none", fw: 550 },
     }),
     Button: Button.extend({ defaultProps: { size: "sm" } }),
     Modal: Modal.extend({
-      defaultProps: { centered: true, radius: 12, overlayProps: { blur: 2 } },
+      defaultProps: {
+        centered: true,
+        radius: 12,
+        overlayProps: { backgroundOpacity: 0.35, blur: 2 },
+        styles: { title: { fontWeight: 620, fontSize: "1rem" } },
+      },
     }),
     Paper: Paper.extend({ defaultProps: { withBorder: true, radius: 10 } }),
     Skeleton: Skeleton.extend({ defaultProps: { radius: 6 } }),

@@ -13,7 +13,7 @@ export function RelativeTime({ iso }: { iso: string }) {
   return (
     <Tooltip label={formatDateTime(iso)}>
       <Text component="time" dateTime={iso} fz="inherit" style={{ whiteSpace: "nowrap" }}>
-        {formatRelative(iso, Math.max(now, new Date(iso).getTime()))}
+        {formatRelative(iso, now)}
       </Text>
     </Tooltip>
   );

@@ -4,6 +4,22 @@
  */
 
 export interface paths {
+    "/api/fleet/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["fleet_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/session": {
         parameters: {
             query?: never;
@@ -11,66 +27,25 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: {
-            parameters: {
-                query?: never;
-                header?: never;
-                path?: never;
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                200: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Session"];
-                    };
-                };
-            };
-        };
+        /**
+         * @description Every method is CSRF-protected, signing in as well.
+         *
+         *     GET sets the cookie that the others need.
+         */
+        get: operations["session_retrieve"];
         put?: never;
-        post: {
-            parameters: {
-                query?: never;
-                header?: never;
-                path?: never;
-                cookie?: never;
-            };
-            requestBody: {
-                content: {
-                    "application/json": components["schemas"]["SignInRequest"];
-                };
-            };
-            responses: {
-                200: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Session"];
-                    };
-                };
-            };
-        };
-        delete: {
-            parameters: {
-                query?: never;
-                header?: never;
-                path?: never;
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                204: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content?: never;
-                };
-            };
-        };
+        /**
+         * @description Every method is CSRF-protected, signing in as well.
+         *
+         *     GET sets the cookie that the others need.
+         */
+        post: operations["session_create"];
+        /**
+         * @description Every method is CSRF-protected, signing in as well.
+         *
+         *     GET sets the cookie that the others need.
+         */
+        delete: operations["session_destroy"];
         options?: never;
         head?: never;
         patch?: never;
@@ -83,28 +58,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: {
-            parameters: {
-                query?: {
-                    limit?: number;
-                    offset?: number;
-                };
-                header?: never;
-                path?: never;
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                200: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["PaginatedTenantList"];
-                    };
-                };
-            };
-        };
+        /** @description The caller's tenants; all of them for an operator. */
+        get: operations["tenants_list"];
         put?: never;
         post?: never;
         delete?: never;
@@ -120,27 +75,14 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: {
-            parameters: {
-                query?: never;
-                header?: never;
-                path: {
-                    tenant: string;
-                };
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                200: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Tenant"];
-                    };
-                };
-            };
-        };
+        /**
+         * @description Sets self.principal and opens the tenant's scope around the method.
+         *
+         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
+         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
+         *     absent tenants alike, 403 for the wrong role or scope.
+         */
+        get: operations["tenant_retrieve"];
         put?: never;
         post?: never;
         delete?: never;
@@ -156,57 +98,23 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: {
-            parameters: {
-                query?: {
-                    limit?: number;
-                    offset?: number;
-                    search?: string;
-                };
-                header?: never;
-                path: {
-                    tenant: string;
-                };
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                200: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["PaginatedAdapterList"];
-                    };
-                };
-            };
-        };
+        /**
+         * @description Sets self.principal and opens the tenant's scope around the method.
+         *
+         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
+         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
+         *     absent tenants alike, 403 for the wrong role or scope.
+         */
+        get: operations["adapters_list"];
         put?: never;
-        post: {
-            parameters: {
-                query?: never;
-                header?: never;
-                path: {
-                    tenant: string;
-                };
-                cookie?: never;
-            };
-            requestBody: {
-                content: {
-                    "application/json": components["schemas"]["AdapterRequest"];
-                };
-            };
-            responses: {
-                201: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Adapter"];
-                    };
-                };
-            };
-        };
+        /**
+         * @description Sets self.principal and opens the tenant's scope around the method.
+         *
+         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
+         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
+         *     absent tenants alike, 403 for the wrong role or scope.
+         */
+        post: operations["adapters_create"];
         delete?: never;
         options?: never;
         head?: never;
@@ -220,50 +128,24 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: {
-            parameters: {
-                query?: never;
-                header?: never;
-                path: {
-                    tenant: string;
-                    name: string;
-                };
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                200: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Adapter"];
-                    };
-                };
-            };
-        };
+        /**
+         * @description Sets self.principal and opens the tenant's scope around the method.
+         *
+         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
+         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
+         *     absent tenants alike, 403 for the wrong role or scope.
+         */
+        get: operations["adapters_retrieve"];
         put?: never;
         post?: never;
-        delete: {
-            parameters: {
-                query?: never;
-                header?: never;
-                path: {
-                    tenant: string;
-                    name: string;
-                };
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                204: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content?: never;
-                };
-            };
-        };
+        /**
+         * @description Sets self.principal and opens the tenant's scope around the method.
+         *
+         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
+         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
+         *     absent tenants alike, 403 for the wrong role or scope.
+         */
+        delete: operations["adapters_destroy"];
         options?: never;
         head?: never;
         patch?: never;
@@ -276,54 +158,17 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: {
-            parameters: {
-                query?: {
-                    limit?: number;
-                    offset?: number;
-                };
-                header?: never;
-                path: {
-                    tenant: string;
-                    name: string;
-                };
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                200: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["PaginatedVersionList"];
-                    };
-                };
-            };
-        };
+        /**
+         * @description Sets self.principal and opens the tenant's scope around the method.
+         *
+         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
+         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
+         *     absent tenants alike, 403 for the wrong role or scope.
+         */
+        get: operations["versions_list"];
         put?: never;
-        post: {
-            parameters: {
-                query?: never;
-                header?: never;
-                path: {
-                    tenant: string;
-                    name: string;
-                };
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                201: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Version"];
-                    };
-                };
-            };
-        };
+        /** @description Uploads a version; an adapter that does not exist yet is made. Validation runs in the background: watch `state`. */
+        post: operations["versions_create"];
         delete?: never;
         options?: never;
         head?: never;
@@ -337,32 +182,18 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: {
-            parameters: {
-                query?: never;
-                header?: never;
-                path: {
-                    tenant: string;
-                    name: string;
-                    number: number;
-                };
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                200: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Version"];
-                    };
-                };
-            };
-        };
+        /**
+         * @description Sets self.principal and opens the tenant's scope around the method.
+         *
+         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
+         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
+         *     absent tenants alike, 403 for the wrong role or scope.
+         */
+        get: operations["versions_retrieve"];
         put?: never;
         post?: never;
-        delete?: never;
+        /** @description Not while it is active or activating. Its number is not given again. */
+        delete: operations["versions_destroy"];
         options?: never;
         head?: never;
         patch?: never;
@@ -377,29 +208,8 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        post: {
-            parameters: {
-                query?: never;
-                header?: never;
-                path: {
-                    tenant: string;
-                    name: string;
-                    number: number;
-                };
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                202: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Version"];
-                    };
-                };
-            };
-        };
+        /** @description Active once its replicas hold it; until then the former version serves. Rolling back is activating an older version. */
+        post: operations["versions_activate"];
         delete?: never;
         options?: never;
         head?: never;
@@ -415,29 +225,25 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        post: {
-            parameters: {
-                query?: never;
-                header?: never;
-                path: {
-                    tenant: string;
-                    name: string;
-                    number: number;
-                };
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                202: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Version"];
-                    };
-                };
-            };
+        /** @description A failed version tries again what failed: validation or activation. */
+        post: operations["versions_retry"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/tenants/{tenant}/audit/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
         };
+        /** @description Newest first. */
+        get: operations["audit_list"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -451,56 +257,23 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: {
-            parameters: {
-                query?: {
-                    limit?: number;
-                    offset?: number;
-                };
-                header?: never;
-                path: {
-                    tenant: string;
-                };
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                200: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["PaginatedKeyList"];
-                    };
-                };
-            };
-        };
+        /**
+         * @description Sets self.principal and opens the tenant's scope around the method.
+         *
+         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
+         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
+         *     absent tenants alike, 403 for the wrong role or scope.
+         */
+        get: operations["keys_list"];
         put?: never;
-        post: {
-            parameters: {
-                query?: never;
-                header?: never;
-                path: {
-                    tenant: string;
-                };
-                cookie?: never;
-            };
-            requestBody: {
-                content: {
-                    "application/json": components["schemas"]["KeyRequest"];
-                };
-            };
-            responses: {
-                201: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["KeyCreated"];
-                    };
-                };
-            };
-        };
+        /**
+         * @description Sets self.principal and opens the tenant's scope around the method.
+         *
+         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
+         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
+         *     absent tenants alike, 403 for the wrong role or scope.
+         */
+        post: operations["keys_create"];
         delete?: never;
         options?: never;
         head?: never;
@@ -517,26 +290,8 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        delete: {
-            parameters: {
-                query?: never;
-                header?: never;
-                path: {
-                    tenant: string;
-                    public_id: string;
-                };
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                204: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content?: never;
-                };
-            };
-        };
+        /** @description Revoke the key. It stays listed, and is refused everywhere within a second. */
+        delete: operations["keys_destroy"];
         options?: never;
         head?: never;
         patch?: never;
@@ -549,33 +304,25 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: {
-            parameters: {
-                query?: {
-                    limit?: number;
-                    offset?: number;
-                    from?: string;
-                    to?: string;
-                    adapter?: string;
-                };
-                header?: never;
-                path: {
-                    tenant: string;
-                };
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                200: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["PaginatedUsageRecordList"];
-                    };
-                };
-            };
+        /** @description Newest first. */
+        get: operations["usage_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/tenants/{tenant}/usage/export/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
         };
+        /** @description The closed rows of the period, oldest first. */
+        get: operations["usage_export"];
         put?: never;
         post?: never;
         delete?: never;
@@ -591,103 +338,14 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: {
-            parameters: {
-                query?: {
-                    from?: string;
-                    to?: string;
-                };
-                header?: never;
-                path: {
-                    tenant: string;
-                };
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                200: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["UsageSummary"];
-                    };
-                };
-            };
-        };
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/tenants/{tenant}/audit/": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get: {
-            parameters: {
-                query?: {
-                    limit?: number;
-                    offset?: number;
-                };
-                header?: never;
-                path: {
-                    tenant: string;
-                };
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                200: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["PaginatedAuditEventList"];
-                    };
-                };
-            };
-        };
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/fleet/": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get: {
-            parameters: {
-                query?: never;
-                header?: never;
-                path?: never;
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                200: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Fleet"];
-                    };
-                };
-            };
-        };
+        /**
+         * @description Sets self.principal and opens the tenant's scope around the method.
+         *
+         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
+         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
+         *     absent tenants alike, 403 for the wrong role or scope.
+         */
+        get: operations["usage_summary"];
         put?: never;
         post?: never;
         delete?: never;
@@ -700,49 +358,288 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        User: {
-            login: string;
-            is_operator: boolean;
-        };
-        TenantRef: {
-            slug: string;
-            name: string;
-        };
-        Membership: {
-            tenant: components["schemas"]["TenantRef"];
-            role: string;
-        };
-        Session: {
-            user: components["schemas"]["User"] | null;
-            memberships: components["schemas"]["Membership"][];
-            base_model: string;
-        };
-        SignInRequest: {
-            login: string;
-            password: string;
-        };
-        Tenant: {
-            slug: string;
-            name: string;
-            plan: string;
-        };
-        ActiveVersion: {
-            number: number;
-            digest: string;
-        };
         Adapter: {
             name: string;
-            description: string;
-            active_version: components["schemas"]["ActiveVersion"] | null;
-            num_versions: number;
-            /** Format: date-time */
-            created_at: string;
-            /** Format: date-time */
-            updated_at: string;
-        };
-        AdapterRequest: {
-            name: string;
             description?: string;
+            readonly active_version: components["schemas"]["VersionRef"] | null;
+            readonly num_versions: number;
+            /** Format: date-time */
+            readonly created_at: string;
+            /** Format: date-time */
+            readonly updated_at: string;
+        };
+        AdapterTotals: {
+            num_requests: number;
+            prompt_tokens: number;
+            /** @description A part of prompt_tokens. */
+            cached_tokens: number;
+            completion_tokens: number;
+            /**
+             * Format: decimal
+             * @example 0.0000074
+             */
+            cost: string;
+            /** @description "" is the base model. */
+            adapter: string;
+        };
+        Audit: {
+            /** Format: date-time */
+            readonly at: string;
+            actor: string;
+            role: string;
+            action: string;
+            target: string;
+            before: {
+                [key: string]: unknown;
+            } | null;
+            after: {
+                [key: string]: unknown;
+            } | null;
+            ip?: string | null;
+        };
+        DayTotals: {
+            num_requests: number;
+            prompt_tokens: number;
+            /** @description A part of prompt_tokens. */
+            cached_tokens: number;
+            completion_tokens: number;
+            /**
+             * Format: decimal
+             * @example 0.0000074
+             */
+            cost: string;
+            /** Format: date */
+            day: string;
+        };
+        /** @description The shape of every error. */
+        Error: {
+            error: components["schemas"]["ErrorBody"];
+        };
+        ErrorBody: {
+            code: string;
+            message: string;
+            details: {
+                [key: string]: unknown;
+            }[];
+        };
+        /** @description Of an adapter whose tensors fit; absent before that is known. */
+        Facts: {
+            rank?: number;
+            ranks?: {
+                [key: string]: number;
+            };
+            num_modules?: number;
+            num_base_modules?: number;
+            num_tensors?: number;
+            num_parameters?: number;
+            targets?: string[];
+            dtypes?: string[];
+            scales?: number[];
+        };
+        Key: {
+            public_id: string;
+            name: string;
+            scopes: components["schemas"]["Scopes44eEnum"][];
+            /** Format: date-time */
+            readonly created_at: string;
+            /** Format: date-time */
+            last_used_at?: string | null;
+            /** Format: date-time */
+            expires_at?: string | null;
+            /** Format: date-time */
+            revoked_at?: string | null;
+        };
+        MakeKeyRequest: {
+            name: string;
+            scopes: components["schemas"]["Scopes44eEnum"][];
+            /** Format: date-time */
+            expires_at?: string | null;
+        };
+        Membership: {
+            tenant: components["schemas"]["MembershipTenant"];
+            role: components["schemas"]["MembershipRoleEnum"];
+        };
+        /**
+         * @description * `owner` - Owner
+         *     * `developer` - Developer
+         *     * `billing` - Billing
+         *     * `viewer` - Viewer
+         * @enum {string}
+         */
+        MembershipRoleEnum: "owner" | "developer" | "billing" | "viewer";
+        MembershipTenant: {
+            slug: string;
+            name: string;
+        };
+        NewAdapterRequest: {
+            name: string;
+            /** @default  */
+            description: string;
+        };
+        NewKey: {
+            public_id: string;
+            name: string;
+            scopes: components["schemas"]["Scopes44eEnum"][];
+            /** Format: date-time */
+            readonly created_at: string;
+            /** Format: date-time */
+            last_used_at?: string | null;
+            /** Format: date-time */
+            expires_at?: string | null;
+            /** Format: date-time */
+            revoked_at?: string | null;
+            /** @description The whole key, gh-…. It is shown here only. */
+            secret: string;
+        };
+        PaginatedAdapterList: {
+            /** @example 123 */
+            count: number;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=400&limit=100
+             */
+            next?: string | null;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=200&limit=100
+             */
+            previous?: string | null;
+            results: components["schemas"]["Adapter"][];
+        };
+        PaginatedAuditList: {
+            /** @example 123 */
+            count: number;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=400&limit=100
+             */
+            next?: string | null;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=200&limit=100
+             */
+            previous?: string | null;
+            results: components["schemas"]["Audit"][];
+        };
+        PaginatedKeyList: {
+            /** @example 123 */
+            count: number;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=400&limit=100
+             */
+            next?: string | null;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=200&limit=100
+             */
+            previous?: string | null;
+            results: components["schemas"]["Key"][];
+        };
+        PaginatedReplicaList: {
+            /** @example 123 */
+            count: number;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=400&limit=100
+             */
+            next?: string | null;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=200&limit=100
+             */
+            previous?: string | null;
+            results: components["schemas"]["Replica"][];
+        };
+        PaginatedTenantList: {
+            /** @example 123 */
+            count: number;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=400&limit=100
+             */
+            next?: string | null;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=200&limit=100
+             */
+            previous?: string | null;
+            results: components["schemas"]["Tenant"][];
+        };
+        PaginatedUsageList: {
+            /** @example 123 */
+            count: number;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=400&limit=100
+             */
+            next?: string | null;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=200&limit=100
+             */
+            previous?: string | null;
+            results: components["schemas"]["Usage"][];
+        };
+        PaginatedVersionList: {
+            /** @example 123 */
+            count: number;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=400&limit=100
+             */
+            next?: string | null;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=200&limit=100
+             */
+            previous?: string | null;
+            results: components["schemas"]["Version"][];
+        };
+        Placement: {
+            digest: string;
+            readonly state: components["schemas"]["PlacementStateEnum"];
+            /** Format: int64 */
+            attempts?: number;
+            error?: string;
+            /** Format: date-time */
+            readonly updated_at: string;
+        };
+        /**
+         * @description * `pending` - Pending
+         *     * `loading` - Loading
+         *     * `loaded` - Loaded
+         *     * `failed` - Failed
+         *     * `orphaned` - Orphaned
+         * @enum {string}
+         */
+        PlacementStateEnum: "pending" | "loading" | "loaded" | "failed" | "orphaned";
+        /** @description A limit that is null is none. */
+        Plan: {
+            name: string;
+            slug: string;
+            /** Format: int64 */
+            requests_per_minute?: number | null;
+            /** Format: int64 */
+            tokens_per_minute?: number | null;
+            /** Format: int64 */
+            max_concurrency?: number | null;
+            /**
+             * Format: decimal
+             * @example 0.0000074
+             */
+            monthly_budget: string | null;
+            /** Format: int64 */
+            max_rank?: number;
+            /** Format: int64 */
+            max_adapters?: number;
+            /**
+             * Format: int64
+             * @description Versions kept for one adapter.
+             */
+            max_versions?: number;
+            /** Format: int64 */
+            max_upload_bytes?: number;
         };
         Problem: {
             code: string;
@@ -751,161 +648,191 @@ export interface components {
             expected: string;
             found: string;
         };
+        Replica: {
+            readonly id: number;
+            url: string;
+            healthy?: boolean;
+            /** Format: date-time */
+            last_seen?: string | null;
+            error?: string;
+            readonly state: {
+                [key: string]: unknown;
+            };
+            readonly placements: components["schemas"]["Placement"][];
+        };
         Report: {
             problems: components["schemas"]["Problem"][];
             warnings: components["schemas"]["Problem"][];
-            facts: {
-                [key: string]: unknown;
-            };
+            facts: components["schemas"]["Facts"];
         };
-        /** @enum {string} */
-        State: "uploaded" | "validating" | "rejected" | "ready" | "activating" | "active" | "failed";
-        Version: {
-            number: number;
-            digest: string | null;
-            state: components["schemas"]["State"];
-            report: components["schemas"]["Report"] | null;
-            rank: number | null;
-            size_bytes: number;
-            created_by: string | null;
+        /**
+         * @description * `inference` - Inference
+         *     * `adapters` - Adapters
+         *     * `usage` - Usage
+         *     * `admin` - Admin
+         * @enum {string}
+         */
+        Scopes44eEnum: "inference" | "adapters" | "usage" | "admin";
+        Session: {
+            user: components["schemas"]["SessionUser"] | null;
+            memberships: components["schemas"]["Membership"][];
+            base_model: string;
+        };
+        SessionUser: {
+            login: string;
+            is_operator: boolean;
+        };
+        SignInRequest: {
+            login: string;
+            password: string;
+        };
+        /**
+         * @description * `open` - Open
+         *     * `finished` - Finished
+         *     * `cancelled` - Cancelled
+         *     * `failed` - Failed
+         * @enum {string}
+         */
+        StatusEnum: "open" | "finished" | "cancelled" | "failed";
+        Summary: {
+            /** Format: date-time */
+            start: string;
+            /**
+             * Format: date-time
+             * @description Not included.
+             */
+            end: string;
+            total: components["schemas"]["Totals"];
+            by_day: components["schemas"]["DayTotals"][];
+            by_adapter: components["schemas"]["AdapterTotals"][];
+        };
+        Tenant: {
+            slug: string;
+            name: string;
+            plan: string;
+        };
+        TenantDetail: {
+            slug: string;
+            name: string;
+            plan: components["schemas"]["Plan"];
+            role: components["schemas"]["TenantDetailRoleEnum"];
+            /** @description What the caller may do here. */
+            scopes: components["schemas"]["TenantDetailScopesEnum"][];
+            /** @description The calendar month, UTC. */
+            usage_this_month: components["schemas"]["Totals"];
             /** Format: date-time */
             created_at: string;
-            error: string | null;
         };
-        Key: {
-            public_id: string;
-            name: string;
-            scopes: string[];
-            /** Format: date-time */
-            created_at: string;
-            /** Format: date-time */
-            last_used_at: string | null;
-            /** Format: date-time */
-            expires_at: string | null;
-            /** Format: date-time */
-            revoked_at: string | null;
+        /**
+         * @description * `owner` - owner
+         *     * `developer` - developer
+         *     * `billing` - billing
+         *     * `viewer` - viewer
+         *     * `key` - key
+         * @enum {string}
+         */
+        TenantDetailRoleEnum: "owner" | "developer" | "billing" | "viewer" | "key";
+        /**
+         * @description * `read` - read
+         *     * `keys` - keys
+         *     * `inference` - inference
+         *     * `adapters` - adapters
+         *     * `usage` - usage
+         *     * `admin` - admin
+         * @enum {string}
+         */
+        TenantDetailScopesEnum: "read" | "keys" | "inference" | "adapters" | "usage" | "admin";
+        Totals: {
+            num_requests: number;
+            prompt_tokens: number;
+            /** @description A part of prompt_tokens. */
+            cached_tokens: number;
+            completion_tokens: number;
+            /**
+             * Format: decimal
+             * @example 0.0000074
+             */
+            cost: string;
         };
-        KeyRequest: {
-            name: string;
-            scopes: string[];
-            /** Format: date-time */
-            expires_at?: string | null;
+        /** @description Either both files or one zip that holds them. Client file names mean nothing. */
+        UploadRequest: {
+            /**
+             * Format: binary
+             * @description adapter_config.json
+             */
+            config?: string;
+            /**
+             * Format: binary
+             * @description adapter_model.safetensors
+             */
+            weights?: string;
+            /**
+             * Format: binary
+             * @description A zip with both.
+             */
+            archive?: string;
         };
-        KeyCreated: components["schemas"]["Key"] & {
-            secret: string;
-        };
-        UsageRecord: {
+        /** @description Token counts that are null are unknown. */
+        Usage: {
             request_id: string;
             /** Format: date-time */
             started_at: string;
             /** Format: date-time */
-            ended_at: string | null;
-            model: string;
+            ended_at?: string | null;
+            status?: components["schemas"]["StatusEnum"];
+            error_code?: string;
             endpoint: string;
-            error_code: string;
-            adapter: string;
-            version: number | null;
-            digest: string;
-            status: string;
-            prompt_tokens: number | null;
-            cached_tokens: number | null;
-            completion_tokens: number | null;
-            cost: string;
-            key: string | null;
-        };
-        UsageDay: {
-            /** Format: date */
-            date: string;
-            adapter: string | null;
-            requests: number;
-            prompt_tokens: number;
-            cached_tokens: number;
-            completion_tokens: number;
+            model: string;
+            adapter?: string;
+            /** Format: int64 */
+            version?: number | null;
+            digest?: string;
+            key?: string | null;
+            user?: string | null;
+            /** Format: int64 */
+            prompt_tokens?: number | null;
+            /** Format: int64 */
+            cached_tokens?: number | null;
+            /** Format: int64 */
+            completion_tokens?: number | null;
+            /**
+             * Format: decimal
+             * @example 0.0000074
+             */
             cost: string;
         };
-        UsageTotals: {
-            requests: number;
-            prompt_tokens: number;
-            cached_tokens: number;
-            completion_tokens: number;
-            cost: string;
-        };
-        UsageSummary: {
-            totals: components["schemas"]["UsageTotals"];
-            days: components["schemas"]["UsageDay"][];
-        };
-        AuditEvent: {
-            id: number;
+        Version: {
+            /** Format: int64 */
+            number: number;
+            readonly digest: string | null;
+            readonly state: components["schemas"]["VersionStateEnum"];
+            readonly report: components["schemas"]["Report"];
+            /** Format: int64 */
+            rank?: number | null;
+            /** Format: int64 */
+            size_bytes?: number | null;
+            created_by: string;
             /** Format: date-time */
-            at: string;
-            actor: string;
-            role: string;
-            action: string;
-            target: string;
-            before: {
-                [key: string]: unknown;
-            };
-            after: {
-                [key: string]: unknown;
-            };
-        };
-        ReplicaAdapter: {
-            digest: string;
-            tier: string;
-            rank: number;
-        };
-        Replica: {
-            url: string;
-            healthy: boolean;
-            model: string | null;
-            num_running: number;
-            num_waiting: number;
-            num_kv_blocks: number;
-            num_free_kv_blocks: number;
+            readonly created_at: string;
             /** Format: date-time */
-            last_seen_at: string | null;
-            error: string | null;
-            adapters: components["schemas"]["ReplicaAdapter"][];
+            activated_at?: string | null;
+            readonly error: string | null;
         };
-        Fleet: {
-            replicas: components["schemas"]["Replica"][];
+        VersionRef: {
+            number: number;
+            digest: string;
         };
-        PaginatedTenantList: {
-            count: number;
-            results: components["schemas"]["Tenant"][];
-            next?: string | null;
-            previous?: string | null;
-        };
-        PaginatedAdapterList: {
-            count: number;
-            results: components["schemas"]["Adapter"][];
-            next?: string | null;
-            previous?: string | null;
-        };
-        PaginatedVersionList: {
-            count: number;
-            results: components["schemas"]["Version"][];
-            next?: string | null;
-            previous?: string | null;
-        };
-        PaginatedKeyList: {
-            count: number;
-            results: components["schemas"]["Key"][];
-            next?: string | null;
-            previous?: string | null;
-        };
-        PaginatedUsageRecordList: {
-            count: number;
-            results: components["schemas"]["UsageRecord"][];
-            next?: string | null;
-            previous?: string | null;
-        };
-        PaginatedAuditEventList: {
-            count: number;
-            results: components["schemas"]["AuditEvent"][];
-            next?: string | null;
-            previous?: string | null;
-        };
+        /**
+         * @description * `uploaded` - Uploaded
+         *     * `validating` - Validating
+         *     * `rejected` - Rejected
+         *     * `ready` - Ready
+         *     * `activating` - Activating
+         *     * `active` - Active
+         *     * `failed` - Failed
+         * @enum {string}
+         */
+        VersionStateEnum: "uploaded" | "validating" | "rejected" | "ready" | "activating" | "active" | "failed";
     };
     responses: never;
     parameters: never;
@@ -914,4 +841,1160 @@ export interface components {
     pathItems: never;
 }
 export type $defs = Record<string, never>;
-export type operations = Record<string, never>;
+export interface operations {
+    fleet_list: {
+        parameters: {
+            query?: {
+                /** @description Number of results to return per page. */
+                limit?: number;
+                /** @description The initial index from which to return the results. */
+                offset?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PaginatedReplicaList"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    session_retrieve: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Session"];
+                };
+            };
+        };
+    };
+    session_create: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SignInRequest"];
+                "application/x-www-form-urlencoded": components["schemas"]["SignInRequest"];
+                "multipart/form-data": components["schemas"]["SignInRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Session"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    session_destroy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No response body */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    tenants_list: {
+        parameters: {
+            query?: {
+                /** @description Number of results to return per page. */
+                limit?: number;
+                /** @description The initial index from which to return the results. */
+                offset?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PaginatedTenantList"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    tenant_retrieve: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantDetail"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    adapters_list: {
+        parameters: {
+            query?: {
+                /** @description Number of results to return per page. */
+                limit?: number;
+                /** @description The initial index from which to return the results. */
+                offset?: number;
+            };
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PaginatedAdapterList"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    adapters_create: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewAdapterRequest"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Adapter"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    adapters_retrieve: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Adapter"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    adapters_destroy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No response body */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    versions_list: {
+        parameters: {
+            query?: {
+                /** @description Number of results to return per page. */
+                limit?: number;
+                /** @description The initial index from which to return the results. */
+                offset?: number;
+            };
+            header?: never;
+            path: {
+                name: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PaginatedVersionList"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    versions_create: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "multipart/form-data": components["schemas"]["UploadRequest"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Version"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    versions_retrieve: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                number: number;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Version"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    versions_destroy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                number: number;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No response body */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    versions_activate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                number: number;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Version"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    versions_retry: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                number: number;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Version"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    audit_list: {
+        parameters: {
+            query?: {
+                /** @description Number of results to return per page. */
+                limit?: number;
+                /** @description The initial index from which to return the results. */
+                offset?: number;
+            };
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PaginatedAuditList"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    keys_list: {
+        parameters: {
+            query?: {
+                /** @description Number of results to return per page. */
+                limit?: number;
+                /** @description The initial index from which to return the results. */
+                offset?: number;
+            };
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PaginatedKeyList"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    keys_create: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MakeKeyRequest"];
+                "application/x-www-form-urlencoded": components["schemas"]["MakeKeyRequest"];
+                "multipart/form-data": components["schemas"]["MakeKeyRequest"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewKey"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    keys_destroy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                public_id: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No response body */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    usage_list: {
+        parameters: {
+            query?: {
+                /** @description Only this adapter's rows. */
+                adapter?: string;
+                /** @description Included. Default: this month's 1st. */
+                from?: string;
+                /** @description Number of results to return per page. */
+                limit?: number;
+                /** @description The initial index from which to return the results. */
+                offset?: number;
+                /** @description Not included. Default: next midnight. */
+                to?: string;
+            };
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PaginatedUsageList"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    usage_export: {
+        parameters: {
+            query: {
+                format: "csv" | "jsonl";
+                /** @description Included. Default: this month's 1st. */
+                from?: string;
+                /** @description Not included. Default: next midnight. */
+                to?: string;
+            };
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/csv": string;
+                    "application/x-ndjson": string;
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    usage_summary: {
+        parameters: {
+            query?: {
+                /** @description Included. Default: this month's 1st. */
+                from?: string;
+                /** @description Not included. Default: next midnight. */
+                to?: string;
+            };
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Summary"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+}

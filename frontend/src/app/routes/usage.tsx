@@ -2,6 +2,7 @@ import { Stack } from "@mantine/core";
 import { getRouteApi } from "@tanstack/react-router";
 import { PageHeader } from "@/components/page-header";
 import { useTitle } from "@/components/use-title";
+import { PlanCard } from "@/features/tenants/components/plan-card";
 import { ExportMenu } from "@/features/usage/components/export-menu";
 import { PeriodPicker } from "@/features/usage/components/period-picker";
 import { RequestsTable } from "@/features/usage/components/requests-table";
@@ -28,6 +29,7 @@ export function UsagePage() {
       />
       <Stack gap="md">
         <PeriodPicker period={period} onChange={(next) => change({ ...next, page: undefined })} />
+        <PlanCard tenant={tenant} />
         <UsageOverview
           tenant={tenant}
           period={period}

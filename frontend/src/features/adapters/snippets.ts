@@ -5,7 +5,9 @@ export function curlSnippet(origin: string, model: string): string {
   -H "Content-Type: application/json" \\
   -d '{
     "model": "${model}",
-    "messages": [{"role": "user", "content": "Hello"}],
+    "messages": [
+      {"role": "user", "content": "Hello"}
+    ],
     "stream": true
   }'`;
 }
@@ -14,7 +16,10 @@ export function pythonSnippet(origin: string, model: string): string {
   return `import os
 from openai import OpenAI
 
-client = OpenAI(base_url="${origin}/v1", api_key=os.environ["GRAFTHOUSE_API_KEY"])
+client = OpenAI(
+    base_url="${origin}/v1",
+    api_key=os.environ["GRAFTHOUSE_API_KEY"],
+)
 stream = client.chat.completions.create(
     model="${model}",
     messages=[{"role": "user", "content": "Hello"}],

@@ -1,5 +1,7 @@
+import type { NewKey } from "@/lib/types";
+
 export interface Scope {
-  value: string;
+  value: NewKey["scopes"][number];
   label: string;
   description: string;
 }

@@ -1,32 +1,39 @@
-import type { UsageDay } from "@/lib/types";
+import type { UsageTotals } from "@/lib/types";
 
 export type Metric = "tokens" | "requests" | "cost";
 
+/** Sums of one day and, where they are known apart, one adapter ("" is the base model). */
+export interface ChartRow extends UsageTotals {
+  day: string;
+  adapter?: string;
+}
+
 export interface ChartDay {
   day: string;
-  byAdapter: Record<string, number>;
+  bySeries: Record<string, number>;
 }
 
 export interface ChartData {
   /** Largest first, so that colours and the stack's foot stay with what matters. */
-  adapters: string[];
+  series: string[];
   days: ChartDay[];
 }
 
 export const BASE_NAME = "base model";
+export const ALL_NAME = "all adapters";
 export const OTHERS_NAME = "others";
 const MAX_SERIES = 8;
 
-export function metricOf(row: UsageDay, metric: Metric): number {
-  if (metric === "requests") return row.requests;
+export function metricOf(row: UsageTotals, metric: Metric): number {
+  if (metric === "requests") return row.num_requests;
   return metric === "cost" ? Number(row.cost) : row.prompt_tokens + row.completion_tokens;
 }
 
-function nameOf(row: UsageDay): string {
-  return row.adapter === null || row.adapter === "" ? BASE_NAME : row.adapter;
+function nameOf({ adapter }: ChartRow): string {
+  return adapter === undefined ? ALL_NAME : adapter === "" ? BASE_NAME : adapter;
 }
 
-function largestFirst(rows: UsageDay[], metric: Metric): string[] {
+function largestFirst(rows: ChartRow[], metric: Metric): string[] {
   const totals = new Map<string, number>();
   for (const row of rows) {
     totals.set(nameOf(row), (totals.get(nameOf(row)) ?? 0) + metricOf(row, metric));
@@ -34,17 +41,17 @@ function largestFirst(rows: UsageDay[], metric: Metric): string[] {
   return [...totals].sort((a, b) => b[1] - a[1]).map(([name]) => name);
 }
 
-/** Sums per day and adapter; beyond eight adapters the small ones are one series. */
-export function chartData(rows: UsageDay[], days: string[], metric: Metric): ChartData {
+/** Sums per day and series; beyond eight adapters the small ones are one series. */
+export function chartData(rows: ChartRow[], days: string[], metric: Metric): ChartData {
   const names = largestFirst(rows, metric);
   const shown = names.length > MAX_SERIES ? names.slice(0, MAX_SERIES - 1) : names;
-  const byDay = new Map(days.map((day): [string, ChartDay] => [day, { day, byAdapter: {} }]));
+  const byDay = new Map(days.map((day): [string, ChartDay] => [day, { day, bySeries: {} }]));
   for (const row of rows) {
-    const sums = byDay.get(row.date)?.byAdapter;
+    const sums = byDay.get(row.day)?.bySeries;
     if (!sums) continue;
     const name = shown.includes(nameOf(row)) ? nameOf(row) : OTHERS_NAME;
     sums[name] = (sums[name] ?? 0) + metricOf(row, metric);
   }
-  const adapters = shown.length < names.length ? [...shown, OTHERS_NAME] : shown;
-  return { adapters, days: [...byDay.values()] };
+  const series = shown.length < names.length ? [...shown, OTHERS_NAME] : shown;
+  return { series, days: [...byDay.values()] };
 }

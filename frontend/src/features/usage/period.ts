@@ -22,6 +22,11 @@ export function periodOf(from: string | undefined, to: string | undefined): Usag
   return period.from <= period.to ? period : { from: period.to, to: period.from };
 }
 
+/** The same period as the API takes it: half-open, the day after the last is not included. */
+export function apiPeriod({ from, to }: UsagePeriod): UsagePeriod {
+  return { from, to: isoDay(Date.parse(to) + DAY_MS) };
+}
+
 const MAX_DAYS_CHARTED = 400;
 
 /** Every day of the period: a chart must show the days on which nothing happened too. */

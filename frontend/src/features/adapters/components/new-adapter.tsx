@@ -48,8 +48,8 @@ export function NewAdapter({ tenant, onUploaded }: NewAdapterProps) {
           label="Name"
           description="Clients send it as “model”. It cannot be changed later."
           placeholder="support-bot"
-          ff="monospace"
           autoComplete="off"
+          styles={{ input: { fontFamily: "var(--mantine-font-family-monospace)" } }}
           spellCheck={false}
           required
           {...form.getInputProps("name")}

@@ -37,7 +37,7 @@ export function VersionPanel({ version }: { version: Version }) {
             {error}
           </Alert>
         )}
-        {report && <ReportView report={report} />}
+        <ReportView report={report} />
       </Stack>
     </Paper>
   );

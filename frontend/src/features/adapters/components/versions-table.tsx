@@ -46,13 +46,15 @@ export function VersionsTable(props: VersionsTableProps) {
             <StateBadge state={version.state} />
           </Table.Td>
           <Table.Td className="tabular">{version.rank ?? <NoValue />}</Table.Td>
-          <Table.Td className="tabular">{formatBytes(version.size_bytes)}</Table.Td>
+          <Table.Td className="tabular">
+            {version.size_bytes ? formatBytes(version.size_bytes) : <NoValue />}
+          </Table.Td>
           <Table.Td>{version.digest ? <Digest digest={version.digest} /> : <NoValue />}</Table.Td>
           <Table.Td>
             <RelativeTime iso={version.created_at} />
             {version.created_by ? <NoValue> by {version.created_by}</NoValue> : null}
           </Table.Td>
-          <Table.Td onClick={(event) => event.stopPropagation()}>
+          <Table.Td ta="right" onClick={(event) => event.stopPropagation()}>
             <VersionActions tenant={tenant} name={name} version={version} active={active} />
           </Table.Td>
         </Table.Tr>

@@ -73,8 +73,8 @@ export function AuditTable({ tenant, page, onPage }: AuditTableProps) {
       minWidth={820}
       footer={<Pager page={page} count={data.count} onPage={onPage} />}
     >
-      {data.results.map((event) => (
-        <AuditRow key={event.id} event={event} />
+      {data.results.map((event, index) => (
+        <AuditRow key={index} event={event} />
       ))}
     </TableCard>
   );

@@ -8,20 +8,22 @@ import { TableSkeleton } from "@/components/table-card";
 import { formatCount } from "@/lib/format";
 import type { Replica } from "@/lib/types";
 import { fleetQuery } from "../api/get-fleet";
+import { type Load, loadOf } from "../load";
 import { ReplicaCard } from "./replica-card";
 
-function sum(replicas: Replica[], of: (replica: Replica) => number): number {
-  return replicas.reduce((total, replica) => total + of(replica), 0);
+function sum(loads: Load[], of: (load: Load) => number): number {
+  return loads.reduce((total, load) => total + of(load), 0);
 }
 
 function FleetTotals({ replicas }: { replicas: Replica[] }) {
   const numHealthy = replicas.filter((replica) => replica.healthy).length;
-  const digests = new Set(replicas.flatMap(({ adapters }) => adapters.map(({ digest }) => digest)));
+  const loads = replicas.map(loadOf);
+  const digests = new Set(loads.flatMap(({ adapters }) => adapters.map(({ digest }) => digest)));
   return (
     <SimpleGrid cols={{ base: 2, md: 4 }} spacing="sm">
       <Stat label="Healthy replicas" value={`${numHealthy} of ${replicas.length}`} />
-      <Stat label="Running" value={formatCount(sum(replicas, (r) => r.num_running))} />
-      <Stat label="Waiting" value={formatCount(sum(replicas, (r) => r.num_waiting))} />
+      <Stat label="Running" value={formatCount(sum(loads, (load) => load.num_running))} />
+      <Stat label="Waiting" value={formatCount(sum(loads, (load) => load.num_waiting))} />
       <Stat label="Adapters resident" value={formatCount(digests.size)} />
     </SimpleGrid>
   );
@@ -31,7 +33,7 @@ export function FleetOverview() {
   const { data, error, refetch } = useQuery(fleetQuery());
   if (error) return <ErrorNotice error={error} onRetry={() => void refetch()} />;
   if (!data) return <TableSkeleton rows={4} />;
-  if (data.replicas.length === 0) {
+  if (data.results.length === 0) {
     return (
       <EmptyState icon={<IconServer size={26} />} title="No replicas">
         Name the inference processes in <code>REPLICA_URLS</code>. Until one is healthy, requests
@@ -41,9 +43,9 @@ export function FleetOverview() {
   }
   return (
     <Stack gap="md">
-      <FleetTotals replicas={data.replicas} />
-      {data.replicas.map((replica) => (
-        <ReplicaCard key={replica.url} replica={replica} />
+      <FleetTotals replicas={data.results} />
+      {data.results.map((replica) => (
+        <ReplicaCard key={replica.id} replica={replica} />
       ))}
     </Stack>
   );

@@ -2,6 +2,7 @@ import { Alert, Badge, Group, Paper, Progress, SimpleGrid, Text, Title } from "@
 import { RelativeTime } from "@/components/relative-time";
 import { formatCount } from "@/lib/format";
 import type { Replica } from "@/lib/types";
+import { heldBy, loadOf } from "../load";
 import { Residency } from "./residency";
 
 function KvUse({ used, total }: { used: number; total: number }) {
@@ -21,7 +22,7 @@ function KvUse({ used, total }: { used: number; total: number }) {
   );
 }
 
-function Load({ label, value }: { label: string; value: number }) {
+function Figure({ label, value }: { label: string; value: number }) {
   return (
     <div>
       <Text fz="xs" c="dimmed">
@@ -35,7 +36,9 @@ function Load({ label, value }: { label: string; value: number }) {
 }
 
 export function ReplicaCard({ replica }: { replica: Replica }) {
-  const { url, healthy, error, last_seen_at, adapters } = replica;
+  const { url, healthy, error, last_seen } = replica;
+  const load = loadOf(replica);
+  const held = heldBy(replica, load);
   return (
     <Paper p="md" component="section" aria-label={`Replica ${url}`}>
       <Group justify="space-between" mb="md">
@@ -46,7 +49,8 @@ export function ReplicaCard({ replica }: { replica: Replica }) {
           <Badge color={healthy ? "graft" : "red"}>{healthy ? "Healthy" : "Not healthy"}</Badge>
         </Group>
         <Text fz="xs" c="dimmed">
-          {replica.model} · seen {last_seen_at ? <RelativeTime iso={last_seen_at} /> : "never"}
+          {load.model !== "" && `${load.model} · `}seen{" "}
+          {last_seen ? <RelativeTime iso={last_seen} /> : "never"}
         </Text>
       </Group>
       {error && (
@@ -55,17 +59,14 @@ export function ReplicaCard({ replica }: { replica: Replica }) {
         </Alert>
       )}
       <SimpleGrid cols={{ base: 1, sm: 2 }} spacing="xl" mb="md">
-        <KvUse
-          used={replica.num_kv_blocks - replica.num_free_kv_blocks}
-          total={replica.num_kv_blocks}
-        />
+        <KvUse used={load.num_kv_blocks - load.num_free_kv_blocks} total={load.num_kv_blocks} />
         <Group gap="xl">
-          <Load label="Running" value={replica.num_running} />
-          <Load label="Waiting" value={replica.num_waiting} />
-          <Load label="Adapters" value={adapters.length} />
+          <Figure label="Running" value={load.num_running} />
+          <Figure label="Waiting" value={load.num_waiting} />
+          <Figure label="Adapters" value={load.adapters.length} />
         </Group>
       </SimpleGrid>
-      <Residency adapters={adapters} />
+      <Residency held={held} />
     </Paper>
   );
 }

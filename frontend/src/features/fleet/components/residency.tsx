@@ -1,19 +1,30 @@
 import { Badge, Group, Tooltip } from "@mantine/core";
 import { shortDigest } from "@/lib/format";
-import type { Replica } from "@/lib/types";
+import type { Held } from "../load";
 
-/** Where a replica holds each adapter's weights: nearest to the device is the strongest colour. */
-const COLORS: Record<string, string> = { device: "graft", host: "blue", disk: "gray" };
+/** The nearer to the device, the stronger the colour. */
+const COLORS: Record<string, string> = {
+  device: "graft",
+  host: "blue",
+  failed: "red",
+  pending: "yellow",
+  loading: "yellow",
+};
 
-export function Residency({ adapters }: { adapters: Replica["adapters"] }) {
-  if (adapters.length === 0) return null;
+function hintOf({ digest, where, rank, error }: Held): string {
+  const parts = [digest, rank === undefined ? "" : `rank ${rank}`, where, error ?? ""];
+  return parts.filter((part) => part !== "").join(" · ");
+}
+
+export function Residency({ held }: { held: Held[] }) {
+  if (held.length === 0) return null;
   return (
-    <Group component="ul" gap={6} p={0} m={0} aria-label="Resident adapters">
-      {adapters.map(({ digest, tier, rank }) => (
-        <li key={digest} style={{ listStyle: "none" }}>
-          <Tooltip label={`${digest} · rank ${rank} · ${tier}`}>
-            <Badge ff="monospace" color={COLORS[tier] ?? "gray"}>
-              {shortDigest(digest)} · {tier}
+    <Group component="ul" gap={6} p={0} m={0} aria-label="Adapters held">
+      {held.map((adapter) => (
+        <li key={adapter.digest} style={{ listStyle: "none" }}>
+          <Tooltip label={hintOf(adapter)} multiline maw={420}>
+            <Badge ff="monospace" color={COLORS[adapter.where] ?? "gray"}>
+              {shortDigest(adapter.digest)} · {adapter.where}
             </Badge>
           </Tooltip>
         </li>

@@ -1,12 +1,7 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, unwrap } from "@/lib/api";
+import type { NewKey } from "@/lib/types";
 import { keysKey } from "./list-keys";
-
-export interface NewKey {
-  name: string;
-  scopes: string[];
-  expires_at: string | null;
-}
 
 /** The answer holds the secret: it is kept by the dialog that shows it, never in the query cache. */
 export function useCreateKey(tenant: string) {

@@ -1,7 +1,7 @@
 import { Button, Checkbox, Group, Select, Stack, TextInput } from "@mantine/core";
 import { isNotEmpty, useForm } from "@mantine/form";
 import { ErrorNotice } from "@/components/error-notice";
-import type { NewKey } from "../api/create-key";
+import type { NewKey } from "@/lib/types";
 import { expiryOf, LIFETIMES, SCOPES } from "../scopes";
 
 interface KeyFormProps {
@@ -10,9 +10,17 @@ interface KeyFormProps {
   onSubmit: (values: NewKey) => void;
 }
 
+interface Values {
+  name: string;
+  scopes: NewKey["scopes"];
+  lifetimeDays: string;
+}
+
+const START: Values = { name: "", scopes: ["inference"], lifetimeDays: "" };
+
 export function KeyForm({ isPending, error, onSubmit }: KeyFormProps) {
   const form = useForm({
-    initialValues: { name: "", scopes: ["inference"], lifetimeDays: "" },
+    initialValues: START,
     validate: {
       name: isNotEmpty("Give the key a name"),
       scopes: (scopes) => (scopes.length === 0 ? "Choose at least one scope" : null),

@@ -9,7 +9,7 @@ const COLUMNS = ["Name", "Key", "Scopes", "Created", "Last used", "Expires", ""]
 
 function KeyStatus({ apiKey }: { apiKey: Key }) {
   if (apiKey.revoked_at) return <Badge color="red">Revoked</Badge>;
-  if (apiKey.expires_at === null) return <NoValue>Never</NoValue>;
+  if (!apiKey.expires_at) return <NoValue>Never</NoValue>;
   return isPast(apiKey.expires_at) ? (
     <Badge color="gray">Expired</Badge>
   ) : (
@@ -18,7 +18,7 @@ function KeyStatus({ apiKey }: { apiKey: Key }) {
 }
 
 function KeyRow({ tenant, apiKey }: { tenant: string; apiKey: Key }) {
-  const isRevoked = apiKey.revoked_at !== null;
+  const isRevoked = Boolean(apiKey.revoked_at);
   return (
     <Table.Tr opacity={isRevoked ? 0.6 : undefined}>
       <Table.Td>

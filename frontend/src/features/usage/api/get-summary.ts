@@ -1,6 +1,6 @@
 import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { api, unwrap } from "@/lib/api";
-import type { UsagePeriod } from "../period";
+import { apiPeriod, type UsagePeriod } from "../period";
 import { usageKey } from "./list-usage";
 
 export function summaryQuery(tenant: string, period: UsagePeriod) {
@@ -9,7 +9,7 @@ export function summaryQuery(tenant: string, period: UsagePeriod) {
     queryFn: () =>
       unwrap(
         api.GET("/api/tenants/{tenant}/usage/summary/", {
-          params: { path: { tenant }, query: period },
+          params: { path: { tenant }, query: apiPeriod(period) },
         }),
       ),
     placeholderData: keepPreviousData,

@@ -1,7 +1,7 @@
 import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { PAGE_SIZE } from "@/config/app";
 import { api, unwrap } from "@/lib/api";
-import type { UsagePeriod } from "../period";
+import { apiPeriod, type UsagePeriod } from "../period";
 
 export function usageKey(tenant: string) {
   return [tenant, "usage"] as const;
@@ -15,7 +15,7 @@ export function usageQuery(tenant: string, period: UsagePeriod, page: number) {
         api.GET("/api/tenants/{tenant}/usage/", {
           params: {
             path: { tenant },
-            query: { ...period, limit: PAGE_SIZE, offset: (page - 1) * PAGE_SIZE },
+            query: { ...apiPeriod(period), limit: PAGE_SIZE, offset: (page - 1) * PAGE_SIZE },
           },
         }),
       ),

@@ -1,6 +1,5 @@
 import { Group, Paper, SegmentedControl, Text, Title } from "@mantine/core";
-import type { UsageDay } from "@/lib/types";
-import { chartData, type Metric } from "../chart-data";
+import { type ChartRow, chartData, type Metric } from "../chart-data";
 import { daysOf, type UsagePeriod } from "../period";
 import { colorOf } from "../series-colors";
 import { UsageChart } from "./usage-chart";
@@ -12,7 +11,7 @@ const METRICS: { value: Metric; label: string }[] = [
 ];
 
 interface ChartCardProps {
-  rows: UsageDay[];
+  rows: ChartRow[];
   period: UsagePeriod;
   metric: Metric;
   onMetric: (metric: Metric) => void;
@@ -32,7 +31,7 @@ export function ChartCard({ rows, period, metric, onMetric }: ChartCardProps) {
           onChange={onMetric}
         />
       </Group>
-      {data.adapters.length === 0 ? (
+      {data.series.length === 0 ? (
         <Text c="dimmed" ta="center" py={80}>
           Nothing was used in this period.
         </Text>
@@ -40,7 +39,7 @@ export function ChartCard({ rows, period, metric, onMetric }: ChartCardProps) {
         <>
           <UsageChart data={data} metric={metric} />
           <Group component="ul" gap="md" mt="xs" p={0} m={0} aria-label="Adapters in the chart">
-            {data.adapters.map((name, index) => (
+            {data.series.map((name, index) => (
               <Group component="li" key={name} gap={6} style={{ listStyle: "none" }}>
                 <span
                   style={{ width: 8, height: 8, borderRadius: 2, background: colorOf(index) }}

@@ -12,8 +12,8 @@ import type { UsagePeriod } from "../period";
 const COLUMNS = ["When", "Model", "Status", "Prompt", "Cached", "Completion", "Cost", "Request"];
 const COLORS: Record<string, string> = { finished: "graft", failed: "red", open: "blue" };
 
-function Count({ value }: { value: number | null }) {
-  return value === null ? <NoValue /> : formatCount(value);
+function Count({ value }: { value: number | null | undefined }) {
+  return value === null || value === undefined ? <NoValue /> : formatCount(value);
 }
 
 function RequestRow({ row }: { row: UsageRecord }) {
@@ -24,8 +24,8 @@ function RequestRow({ row }: { row: UsageRecord }) {
       </Table.Td>
       <Table.Td fw={550}>{row.model}</Table.Td>
       <Table.Td>
-        <Tooltip label={row.error_code} disabled={row.error_code === ""}>
-          <Badge color={COLORS[row.status] ?? "gray"}>{row.status}</Badge>
+        <Tooltip label={row.error_code} disabled={!row.error_code}>
+          <Badge color={COLORS[row.status ?? ""] ?? "gray"}>{row.status}</Badge>
         </Tooltip>
       </Table.Td>
       <Table.Td>

@@ -1,17 +1,17 @@
 import { SimpleGrid } from "@mantine/core";
 import { Stat } from "@/components/stat";
 import { formatCompact, formatCount, formatMoney } from "@/lib/format";
-import type { UsageSummary } from "@/lib/types";
+import type { UsageTotals } from "@/lib/types";
 
 function percent(part: number, whole: number): string {
   return whole === 0 ? "0 %" : `${Math.round((part / whole) * 100)} %`;
 }
 
-export function Totals({ totals }: { totals: UsageSummary["totals"] }) {
-  const { requests, prompt_tokens, cached_tokens, completion_tokens, cost } = totals;
+export function Totals({ totals }: { totals: UsageTotals }) {
+  const { num_requests, prompt_tokens, cached_tokens, completion_tokens, cost } = totals;
   return (
     <SimpleGrid cols={{ base: 2, md: 4 }} spacing="sm">
-      <Stat label="Requests" value={formatCount(requests)} />
+      <Stat label="Requests" value={formatCount(num_requests)} />
       <Stat
         label="Prompt tokens"
         value={formatCompact(prompt_tokens)}

@@ -33,11 +33,11 @@ export function UsageChart({ data, metric }: UsageChartProps) {
             content={<ChartTooltip format={format} />}
             isAnimationActive={false}
           />
-          {data.adapters.map((name, index) => (
+          {data.series.map((name, index) => (
             <Bar
               key={name}
               name={name}
-              dataKey={(row: ChartData["days"][number]) => row.byAdapter[name] ?? 0}
+              dataKey={(row: ChartData["days"][number]) => row.bySeries[name] ?? 0}
               stackId="day"
               fill={colorOf(index)}
               maxBarSize={36}
