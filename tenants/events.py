@@ -5,14 +5,18 @@ Redis channel). Both are hints: rows are the truth, a lost message costs a cache
 """
 
 import json
+import logging
 from dataclasses import dataclass
 from typing import Any
 
 from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from django.db import connection, transaction
+from redis.exceptions import RedisError
 
 from tenants.store import store
+
+log = logging.getLogger(__name__)
 
 INVALIDATE_CHANNEL = "grafthouse.invalidate"
 # The type of the channel layer's message: a consumer handles it in tenant_event(message).
@@ -33,6 +37,13 @@ class Sending:
     data: str
 
     def __call__(self) -> None:
+        # The change is committed: whoever made it must not fail for the telling.
+        try:
+            self.send()
+        except (RedisError, OSError) as error:
+            log.warning("%s of tenant %d was told to nobody: %s", self.event, self.tenant_id, error)
+
+    def send(self) -> None:
         if self.event not in NOT_INVALIDATING:
             notice = {"tenant_id": self.tenant_id, "what": self.event}
             store().publish(INVALIDATE_CHANNEL, json.dumps(notice))
@@ -44,9 +55,9 @@ def publish(tenant_id: int, event: str, data: dict[str, Any]) -> None:
     """Send `event` ("<noun>.<verb>") once the running transaction commits; at once without one.
 
     Synchronous code only. Said twice in one transaction it is sent once. A store that is down is
-    logged by Django and harms nobody.
+    logged and harms nobody.
     """
     sending = Sending(tenant_id, event, json.dumps(data, sort_keys=True))
     # An equal one in the queue outlives this one: savepoints are undone last in, first out.
     if all(hook[1] != sending for hook in connection.run_on_commit):
-        transaction.on_commit(sending, robust=True)
+        transaction.on_commit(sending)

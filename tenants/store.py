@@ -4,6 +4,8 @@ from functools import cache
 
 import redis
 from django.conf import settings
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 # Short: a caller holds a worker thread meanwhile.
 TIMEOUT_S = 2.0
@@ -17,4 +19,5 @@ def store() -> redis.Redis:
         decode_responses=True,
         socket_timeout=TIMEOUT_S,
         socket_connect_timeout=TIMEOUT_S,
+        retry=Retry(NoBackoff(), 1),
     )

@@ -1,0 +1,199 @@
+"""The operator's pages. The house's own rows only; what tenants do to theirs goes through /api.
+
+A change made here is audited at the tenant and told to the caches, as one made there is. Secrets
+and salts are on no page.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.db import models, transaction
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
+
+from tenants.audit import Actor, record
+from tenants.events import publish
+from tenants.models import ApiKey, AuditEvent, Member, Plan, Price, Tenant, UsageRecord, User
+from tenants.scope import unscoped
+
+if TYPE_CHECKING:
+    _ModelAdmin = admin.ModelAdmin[Any]
+    _UserAdmin = DjangoUserAdmin[User]
+else:
+    # Generic in the stubs only.
+    _ModelAdmin = admin.ModelAdmin
+    _UserAdmin = DjangoUserAdmin
+
+
+class UnscopedAdmin(_ModelAdmin):
+    """The operator sees all tenants. Pages are rendered before the scope closes again."""
+
+    def changelist_view(self, *args: Any, **kwargs: Any) -> Any:
+        with unscoped():
+            return rendered(super().changelist_view(*args, **kwargs))
+
+    def changeform_view(self, *args: Any, **kwargs: Any) -> Any:
+        with unscoped():
+            return rendered(super().changeform_view(*args, **kwargs))
+
+    def delete_view(self, *args: Any, **kwargs: Any) -> Any:
+        with unscoped():
+            return rendered(super().delete_view(*args, **kwargs))
+
+    def history_view(self, *args: Any, **kwargs: Any) -> Any:
+        with unscoped():
+            return rendered(super().history_view(*args, **kwargs))
+
+
+def rendered(response: HttpResponseBase) -> HttpResponseBase:
+    if isinstance(response, TemplateResponse) and not response.is_rendered:
+        response.render()
+    return response
+
+
+class ReadOnlyAdmin(UnscopedAdmin):
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
+        return False
+
+
+def tell(request: HttpRequest, tenant_id: int, action: str, target: str, form: Any) -> None:
+    """Audit row and cache notice of a change made in the admin."""
+    after = {name: str(form.cleaned_data[name]) for name in form.changed_data}
+    before = {name: str(form.initial.get(name)) for name in form.changed_data}
+    actor = Actor(tenant_id, "operator", user_id=request.user.pk)
+    record(actor, action, target, before=before, after=after, request=request)
+    publish(tenant_id, action, {})
+
+
+@admin.register(User)
+class UserAdmin(_UserAdmin):
+    pass
+
+
+@admin.register(Plan)
+class PlanAdmin(_ModelAdmin):
+    list_display = [
+        "name",
+        "requests_per_minute",
+        "tokens_per_minute",
+        "max_concurrency",
+        "monthly_budget",
+        "max_rank",
+    ]
+    prepopulated_fields = {"slug": ["name"]}
+
+    def save_model(self, request: HttpRequest, obj: Plan, form: Any, change: bool) -> None:
+        with transaction.atomic():
+            super().save_model(request, obj, form, change)
+            for tenant in obj.tenant_set.all():
+                tell(request, tenant.id, "plan.changed", obj.slug, form)
+
+
+@admin.register(Price)
+class PriceAdmin(_ModelAdmin):
+    """Prices are added, never changed: usage rows point at what they were charged."""
+
+    list_display = [
+        "plan",
+        "effective_from",
+        "prompt_per_million",
+        "cached_per_million",
+        "completion_per_million",
+    ]
+    list_select_related = ["plan"]
+
+    def has_change_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
+        return False
+
+    def save_model(self, request: HttpRequest, obj: Price, form: Any, change: bool) -> None:
+        with transaction.atomic():
+            super().save_model(request, obj, form, change)
+            for tenant in obj.plan.tenant_set.all():
+                tell(request, tenant.id, "price.changed", str(obj), form)
+
+
+@admin.register(Tenant)
+class TenantAdmin(UnscopedAdmin):
+    list_display = ["slug", "name", "plan", "is_active", "created_at"]
+    list_select_related = ["plan"]
+    list_filter = ["is_active", "plan"]
+    search_fields = ["slug", "name"]
+    prepopulated_fields = {"slug": ["name"]}
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        # The slug is in clients' addresses.
+        return ["slug"] if obj else []
+
+    def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
+        return {} if obj else {"slug": ["name"]}
+
+    def has_delete_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
+        return False
+
+    def save_model(self, request: HttpRequest, obj: Tenant, form: Any, change: bool) -> None:
+        with transaction.atomic():
+            super().save_model(request, obj, form, change)
+            tell(request, obj.id, "tenant.changed", obj.slug, form)
+
+
+@admin.register(Member)
+class MemberAdmin(UnscopedAdmin):
+    list_display = ["tenant", "user", "role"]
+    list_select_related = ["tenant", "user"]
+    list_filter = ["role"]
+    search_fields = ["tenant__slug", "user__username"]
+    autocomplete_fields = ["tenant", "user"]
+
+    def save_model(self, request: HttpRequest, obj: Member, form: Any, change: bool) -> None:
+        with transaction.atomic():
+            super().save_model(request, obj, form, change)
+            tell(request, obj.tenant_id, "member.changed", obj.user.get_username(), form)
+
+    def delete_model(self, request: HttpRequest, obj: Member) -> None:
+        with transaction.atomic():
+            name, tenant_id = obj.user.get_username(), obj.tenant_id
+            super().delete_model(request, obj)
+            actor = Actor(tenant_id, "operator", user_id=request.user.pk)
+            record(actor, "member.removed", name, before={"role": obj.role}, request=request)
+            publish(tenant_id, "member.changed", {})
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        # Deleting many at once would go past delete_model.
+        return {}
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(ReadOnlyAdmin):
+    list_display = ["tenant", "name", "public_id", "scopes", "last_used_at", "revoked_at"]
+    list_select_related = ["tenant"]
+    search_fields = ["public_id", "name", "tenant__slug"]
+    exclude = ["secret_sha256"]
+
+
+@admin.register(UsageRecord)
+class UsageRecordAdmin(ReadOnlyAdmin):
+    list_display = ["started_at", "tenant", "model", "status", "prompt_tokens", "completion_tokens"]
+    list_select_related = ["tenant"]
+    list_filter = ["status"]
+    search_fields = ["request_id", "tenant__slug"]
+    show_full_result_count = False
+
+
+@admin.register(AuditEvent)
+class AuditEventAdmin(ReadOnlyAdmin):
+    list_display = ["at", "tenant", "actor", "role", "action", "target"]
+    list_select_related = ["tenant"]
+    list_filter = ["action"]
+    search_fields = ["actor", "target", "tenant__slug"]
+    show_full_result_count = False

@@ -1,0 +1,99 @@
+"""The operator's pages open, hold no secret, and what is changed there is audited."""
+
+import pytest
+from django.apps import apps
+from django.test import Client
+
+from tenants.audit import Actor
+from tenants.auth import authenticate_key
+from tenants.errors import ApiError
+from tenants.keys import create_key
+from tenants.metering import UsageStart, open_usage
+from tenants.models import AuditEvent, Member, Tenant
+from tenants.scope import unscoped
+from tests.factories import get_acme, make_alice, make_bob, make_oscar
+from tests.tenants.test_metering import make_price
+
+pytestmark = pytest.mark.django_db
+
+MODELS = ["user", "plan", "price", "tenant", "member", "apikey", "usagerecord", "auditevent"]
+
+
+@pytest.fixture
+def operator(client: Client) -> Client:
+    client.force_login(make_oscar())
+    return client
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_pages(operator: Client, model: str) -> None:
+    make_alice()
+    made = create_key(Actor(get_acme().id, "system"), "ci", ["inference"])
+    open_usage(
+        UsageStart("r1", get_acme().id, "chat", "bot", price_id=make_price("1", "1", "1").id)
+    )
+    listed = operator.get(f"/admin/tenants/{model}/", {"q": "a"} if model != "plan" else {})
+    assert listed.status_code == 200
+    with unscoped():
+        row = apps.get_model("tenants", model)._default_manager.first()
+        assert row is not None
+    page = operator.get(f"/admin/tenants/{model}/{row.pk}/change/")
+    assert page.status_code == 200
+    for secret in (made.row.secret_sha256, get_acme().cache_salt):
+        assert secret not in listed.content.decode()
+        assert secret not in page.content.decode()
+
+
+def test_tenants_are_not_operators(client: Client) -> None:
+    client.force_login(make_alice())
+    assert client.get("/admin/tenants/tenant/").status_code == 302
+
+
+def test_suspending_a_tenant(operator: Client) -> None:
+    acme = get_acme()
+    key = create_key(Actor(acme.id, "system"), "ci", ["inference"])
+    url = f"/admin/tenants/tenant/{acme.id}/change/"
+    assert operator.post(url, {"name": "Acme", "plan": acme.plan_id}).status_code == 302
+    assert not Tenant.objects.get(slug="acme").is_active
+    with pytest.raises(ApiError):
+        authenticate_key(key.raw)
+    with unscoped():
+        event = AuditEvent.objects.get(action="tenant.changed")
+    assert (event.actor, event.role) == ("oscar", "operator")
+    assert (event.before, event.after) == ({"is_active": "True"}, {"is_active": "False"})
+
+
+def test_members(operator: Client) -> None:
+    acme, bob = get_acme(), make_bob()
+    with unscoped():
+        member = Member.objects.get(user=bob)
+    url = f"/admin/tenants/member/{member.id}/"
+    form = {"tenant": acme.id, "user": bob.id, "role": "viewer"}
+    assert operator.post(f"{url}change/", form).status_code == 302
+    with unscoped():
+        assert Member.objects.get(user=bob).role == "viewer"
+    assert operator.post(f"{url}delete/", {"post": "yes"}).status_code == 302
+    with unscoped():
+        assert not Member.objects.filter(user=bob).exists()
+        actions = AuditEvent.objects.order_by("id").values_list("action", flat=True)
+        assert list(actions) == ["member.changed", "member.removed"]
+
+
+def test_a_plans_limits_are_told_to_its_tenants(operator: Client) -> None:
+    plan = get_acme().plan
+    form = {
+        "name": "standard",
+        "slug": "standard",
+        "requests_per_minute": 1,
+        "max_rank": 8,
+        "max_adapters": 1,
+        "max_versions": 1,
+        "max_upload_bytes": 1,
+    }
+    url = f"/admin/tenants/plan/{plan.id}/change/"
+    assert operator.post(url, form | {"monthly_budget": "9000001"}).status_code == 200
+    assert operator.post(url, form).status_code == 302
+    plan.refresh_from_db()
+    assert (plan.requests_per_minute, plan.monthly_budget) == (1, None)
+    with unscoped():
+        assert AuditEvent.objects.get(action="plan.changed").target == "standard"
