@@ -10,7 +10,10 @@ from adapters.models import Adapter, AdapterVersion, Placement, Replica
 from tenants.scope import unscoped
 
 # Generic for the type checker only.
-_ModelAdmin = admin.ModelAdmin[Any] if TYPE_CHECKING else admin.ModelAdmin
+if TYPE_CHECKING:
+    _ModelAdmin = admin.ModelAdmin[Any]
+else:
+    _ModelAdmin = admin.ModelAdmin
 
 
 class ReadOnlyAdmin(_ModelAdmin):

@@ -59,7 +59,7 @@ class QuarantineHandler(FileUploadHandler):
         if self._file is not None:
             self._file.write(raw_data)
 
-    def file_complete(self, file_size: int) -> UploadedFile | None:
+    def file_complete(self, file_size: int) -> "UploadedFile[Any] | None":
         if self._file is None:
             return None
         self._file.flush()

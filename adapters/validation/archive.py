@@ -59,6 +59,9 @@ def _check_directory_size(archive: Path) -> None:
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or at + _END_RECORD.size > len(tail):
         raise _refused("not_a_zip", "not a zip file", expected="zip; tar and others are not read")
+    if tail[max(0, at - 20) : at].startswith(b"PK\x06\x07"):
+        # Its counts would override those looked at here; nothing below 4 GiB needs it.
+        raise _refused("archive_too_large", "ZIP64 is not read", expected="a zip below 4 GiB")
     num_members, directory_bytes = _END_RECORD.unpack_from(tail, at)[4:6]
     if num_members > MAX_MEMBERS or directory_bytes > MAX_DIRECTORY_BYTES:
         message = f"more than {MAX_MEMBERS} members"

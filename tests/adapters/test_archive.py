@@ -157,6 +157,14 @@ def test_many_members_are_refused_before_they_are_read(num_members: int, tmp_pat
 
 
 @pytest.mark.case("C58")
+def test_zip64_cannot_hide_the_number_of_members(tmp_path: Path) -> None:
+    content = zip_of(GOOD)
+    at = content.rfind(b"PK\x05\x06")
+    locator = struct.pack("<4sIQI", b"PK\x06\x07", 0, 0, 1)
+    assert refusal(tmp_path, content[:at] + locator + content[at:]) == {"archive_too_large"}
+
+
+@pytest.mark.case("C58")
 def test_a_zip_in_a_zip_is_not_opened(tmp_path: Path) -> None:
     assert refusal(tmp_path, zip_of([("inner.zip", zip_of(GOOD))])) == {"missing_file"}
 
