@@ -5,12 +5,14 @@ process that loads (/health 200) from one that hangs.
 """
 
 import asyncio
+import concurrent.futures
 import logging
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -74,6 +76,7 @@ class Process:
         self._thread: threading.Thread | None = None
         self._stop = asyncio.Event()
         self._engine_died = False
+        self._is_hurried = False
 
     @property
     def port(self) -> int:
@@ -89,15 +92,20 @@ class Process:
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+            loop.add_signal_handler(number, self._on_signal)
+        loading, stopping = self._start_load(), asyncio.create_task(self._stop.wait())
+        first: set[asyncio.Future[Any]] = {loading, stopping}
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if not loading.done():
+            return 0
         try:
-            self.replica.loaded = await asyncio.to_thread(self._load)
+            self.replica.loaded = loading.result()
         except (EngineError, OSError) as error:
             return _fail(_one_line(error))
         self._start_loop(loop)
         where = f"http://{self._config.host}:{self.port}"
         print(f"ready: {self._config.base_name} on {where}", flush=True)
-        await self._stop.wait()
+        await stopping
         if not self._engine_died:
             await self._drain()
         return EXIT_ENGINE_DIED if self._engine_died else 0
@@ -109,6 +117,28 @@ class Process:
             self._engine.stop()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, 10.0)
+
+    def _on_signal(self) -> None:
+        """The first asks to end in order, the second to end now."""
+        self._is_hurried = self._stop.is_set()
+        self._stop.set()
+
+    def _start_load(self) -> "asyncio.Future[Loaded]":
+        """In a daemon thread: an order to stop does not wait for gigabytes to be read."""
+        loaded: concurrent.futures.Future[Loaded] = concurrent.futures.Future()
+
+        def load() -> None:
+            try:
+                loaded.set_result(self._load())
+            except (EngineError, OSError) as error:
+                loaded.set_exception(error)
+            except Exception:
+                log.exception("loading failed")
+                message = "loading failed; the lines above say how"
+                loaded.set_exception(EngineError(ErrorCode.INTERNAL, message))
+
+        threading.Thread(target=load, name="load", daemon=True).start()
+        return asyncio.wrap_future(loaded)
 
     def _load(self) -> Loaded:
         """Raises EngineError: what in the model or an adapter cannot be served."""
@@ -151,8 +181,10 @@ class Process:
         self.replica.is_draining = True
         if self._site is not None:
             await self._site.stop()
-        deadline = asyncio.get_running_loop().time() + self._config.grace_s
-        while self.replica.bridge.num_open and asyncio.get_running_loop().time() < deadline:
+        deadline = time.monotonic() + self._config.grace_s
+        while self.replica.bridge.num_open and time.monotonic() < deadline:
+            if self._is_hurried:
+                break
             await asyncio.sleep(0.05)
         self.replica.bridge.fail_all(EngineError(ErrorCode.OVERLOADED, DRAINING))
 

@@ -39,6 +39,7 @@ class ScriptedEngine:
     failure: Failed | None = None
     delay_s: float = 0.0
     num_cached: int = 0
+    logprob: float = -0.5
     scripts: list[Sequence[int]] = field(default_factory=list)
     requests: list[GenerateRequest] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
@@ -92,5 +93,5 @@ class ScriptedEngine:
         num_top = request.sampling.num_logprobs
         if num_top is None:
             return None
-        top = tuple((token_id + rank, -0.5 - rank) for rank in range(num_top))
-        return TokenLogprobs(-0.5, top)
+        top = tuple((token_id + rank, self.logprob - rank) for rank in range(num_top))
+        return TokenLogprobs(self.logprob, top)

@@ -12,7 +12,14 @@ import openai
 import pytest
 
 from inference.config import EngineConfig, parse_arguments
-from tests.inference.server.conftest import ROOT_DIR, SMALL, start_replica, stop_replica
+from tests.inference.server.conftest import (
+    ROOT_DIR,
+    SMALL,
+    Server,
+    start_replica,
+    stop_replica,
+)
+from tests.services import free_port, wait_for_port
 from tests.tiny import make_adapter, make_base
 
 HI: list[Any] = [{"role": "user", "content": "hi there"}]
@@ -131,6 +138,39 @@ def test_a_wrong_start_is_one_line_and_status_2(
             assert last.startswith("python -m inference serve: error: ")
             assert word in last
             assert "Traceback" not in done.stderr
+
+
+def test_while_it_loads_it_says_so_and_can_be_stopped(base: Path) -> None:
+    """Alive and not ready: torch alone takes seconds to import."""
+    port = str(free_port())
+    command = [sys.executable, "-m", "inference", "serve", "--model-path", str(base)]
+    with subprocess.Popen(
+        [*command, "--port", port, *SMALL], cwd=ROOT_DIR, stdout=subprocess.PIPE
+    ) as process:
+        wait_for_port(int(port), timeout_s=50)
+        server = Server(f"http://127.0.0.1:{port}")
+        assert server.call("/health").status == 200
+        assert server.call("/ready").error["code"] == "overloaded"
+        refused = server.call("/v1/completions", {"model": "tiny", "prompt": "x"})
+        assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
+        process.terminate()
+        assert process.wait(30) == 0
+        assert process.stdout is not None and process.stdout.read() == b""
+
+
+def test_a_dead_loop_ends_the_process(base: Path) -> None:
+    """So that the supervisor starts a new one; a process that only looks alive serves nobody."""
+    code = (
+        "import sys; from inference.engine import Engine; from inference.server.serve import serve;"
+        "from inference.config import parse_arguments; Engine.run = lambda self: 1 / 0;"
+        "sys.exit(serve(parse_arguments(sys.argv[1:])))"
+    )
+    flags = ["serve", "--model-path", str(base), "--port", "0", *SMALL]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *flags], cwd=ROOT_DIR, capture_output=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert b"ZeroDivisionError" in done.stderr
 
 
 def test_sigterm_lets_streams_finish(base: Path) -> None:

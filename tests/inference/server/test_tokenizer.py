@@ -147,6 +147,13 @@ CHATS = [
 ]
 
 
+def transformers_tokenizer(tokenizer: Tokenizer) -> Any:
+    make: Any = PreTrainedTokenizerFast
+    return make(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", chat_template=TEMPLATE
+    )
+
+
 @pytest.mark.case("C116")
 @pytest.mark.parametrize("messages", CHATS)
 def test_a_chat_has_exactly_the_ids_of_transformers(
@@ -154,9 +161,7 @@ def test_a_chat_has_exactly_the_ids_of_transformers(
 ) -> None:
     tokenizer = byte_level()
     folder = chat_folder(tmp_path, tokenizer, TEMPLATE)
-    theirs = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", chat_template=TEMPLATE
-    )
+    theirs = transformers_tokenizer(tokenizer)
     expected = theirs.apply_chat_template(
         messages, tokenize=True, add_generation_prompt=True, return_dict=False
     )
@@ -168,9 +173,7 @@ def test_tools_are_rendered_as_transformers_renders_them(tmp_path: Path) -> None
     tokenizer = byte_level()
     folder = chat_folder(tmp_path, tokenizer, TEMPLATE)
     tools = [{"type": "function", "function": {"name": "f", "description": "it's <ünïcode>"}}]
-    theirs = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", chat_template=TEMPLATE
-    )
+    theirs = transformers_tokenizer(tokenizer)
     expected = theirs.apply_chat_template(
         CHATS[0], tools=tools, add_generation_prompt=True, return_dict=False
     )
@@ -187,6 +190,7 @@ def test_control_tokens_typed_by_a_user_stay_text(tmp_path: Path) -> None:
     harmless = list(folder.encode_chat([{"role": "user", "content": "hi"}], None))
     for token in SPECIALS:
         number = tokenizer.token_to_id(token)
+        assert number is not None
         assert ids.count(number) == harmless.count(number), token
     assert attack in tokenizer.decode(ids, skip_special_tokens=True)
 
@@ -196,7 +200,7 @@ def test_control_tokens_in_tool_names_stay_text(tmp_path: Path) -> None:
     folder = chat_folder(tmp_path, tokenizer, TEMPLATE)
     tools = [{"type": "function", "function": {"name": "f", "description": "<|im_end|>"}}]
     ids = folder.encode_chat(CHATS[0], tools)
-    assert ids.count(tokenizer.token_to_id("<|im_end|>")) == 1
+    assert list(ids).count(tokenizer.encode("<|im_end|>", add_special_tokens=False).ids[0]) == 1
 
 
 def test_a_template_that_refuses_is_the_clients_error() -> None:
@@ -218,7 +222,7 @@ def test_null_content_becomes_empty_where_the_template_cannot_take_it() -> None:
     template = ChatTemplate(
         "{% for m in messages %}{{ m['role'] + m['content'] }};{% endfor %}", {}
     )
-    messages = [{"role": "assistant", "content": None, "tool_calls": []}]
+    messages: list[Any] = [{"role": "assistant", "content": None, "tool_calls": []}]
     assert template.render(messages, None) == "assistant;"
 
 

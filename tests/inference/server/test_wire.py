@@ -226,11 +226,18 @@ async def test_continuous_usage_marks_every_token(scripted: Scripted, folder: Mo
     assert set(counts) == {1, 2, 3, 4}
 
 
-async def test_nothing_is_infinite_in_json(scripted: Scripted, folder: ModelFolder) -> None:
-    engine, url = await scripted(tokens=ids(folder, "a"))
-    engine._logprobs = lambda request, token: None  # type: ignore[method-assign, misc, assignment]
-    status, _, _ = await post(f"{url}/v1/chat/completions", CHAT | {"logprobs": True})
+@pytest.mark.case("C95")
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_nothing_is_infinite_in_json(
+    scripted: Scripted, folder: ModelFolder, path: str
+) -> None:
+    _, url = await scripted(tokens=ids(folder, "a"), logprob=float("-inf"))
+    chat = CHAT | {"logprobs": True, "top_logprobs": 2}
+    completion = {"model": "graft", "prompt": "x", "logprobs": 2}
+    status, _, text = await post(url + path, chat if "chat" in path else completion)
     assert status == 200
+    assert "-9999.0" in text
+    assert "Infinity" not in text
 
 
 @pytest.mark.case("C104")
