@@ -11,12 +11,13 @@ from tenants.models import AuditEvent, KeyScope
 
 
 class AuditSerializer(serializers.ModelSerializer[AuditEvent]):
-    before = serializers.DictField(allow_null=True)
-    after = serializers.DictField(allow_null=True)
+    before = serializers.DictField(allow_null=True, read_only=True)
+    after = serializers.DictField(allow_null=True, read_only=True)
 
     class Meta:
         model = AuditEvent
         fields = ["at", "actor", "role", "action", "target", "before", "after", "ip"]
+        read_only_fields = fields
 
 
 class AuditListView(TenantView):

@@ -2,7 +2,11 @@
 
 A view there inherits TenantView, its route names the tenant `<slug:tenant>`, and it says which
 scope it takes. When its method runs, self.principal is known and the tenant's scope is open.
-tests/tenants/test_wall.py finds every such route and knocks as a stranger.
+`scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
+membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
+absent tenants alike, 403 for the wrong role or scope. Describe a view where the schema shows it:
+in the docstring of its method. tests/tenants/test_wall.py finds every such route and knocks as a
+stranger.
 """
 
 from contextlib import ExitStack
@@ -24,13 +28,6 @@ from tenants.scope import tenant_scope
 
 
 class TenantView(APIView):
-    """Sets self.principal and opens the tenant's scope around the method.
-
-    `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
-    membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
-    absent tenants alike, 403 for the wrong role or scope.
-    """
-
     scope: ClassVar[str] = "admin"
     pagination_class = Pagination
     principal: Principal

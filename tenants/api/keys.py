@@ -17,7 +17,9 @@ from tenants.models import ApiKey, KeyScope
 
 
 class KeySerializer(serializers.ModelSerializer[ApiKey]):
-    scopes = serializers.ListField(child=serializers.ChoiceField(choices=KeyScope.choices))
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField(choices=KeyScope.choices), read_only=True
+    )
 
     class Meta:
         model = ApiKey
@@ -30,6 +32,7 @@ class KeySerializer(serializers.ModelSerializer[ApiKey]):
             "expires_at",
             "revoked_at",
         ]
+        read_only_fields = fields
 
 
 class NewKeySerializer(KeySerializer):
@@ -60,6 +63,7 @@ class KeyListView(TenantView):
         responses={200: KeySerializer(many=True), **errors(401, 403, 404)},
     )
     def get(self, request: Request, tenant: str) -> Response:
+        """Newest first, the revoked ones too."""
         return self.paginated(ApiKey.objects.all(), KeySerializer)
 
     @extend_schema(
@@ -68,6 +72,7 @@ class KeyListView(TenantView):
         responses={201: NewKeySerializer, **errors(400, 401, 403, 404)},
     )
     def post(self, request: Request, tenant: str) -> Response:
+        """Make a key. Its secret is in this answer and nowhere else."""
         form = MakeKeySerializer(data=request.data)
         form.is_valid(raise_exception=True)
         made = create_key(self.principal, request=request, **form.validated_data)

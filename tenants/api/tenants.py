@@ -20,17 +20,18 @@ from tenants.models import KeyScope, Plan, Role, Tenant, User
 
 
 class TenantSerializer(serializers.ModelSerializer[Tenant]):
-    plan = serializers.CharField(source="plan.name")
+    plan = serializers.CharField(source="plan.name", read_only=True)
 
     class Meta:
         model = Tenant
         fields = ["slug", "name", "plan"]
+        read_only_fields = fields
 
 
 class PlanSerializer(serializers.ModelSerializer[Plan]):
     """A limit that is null is none."""
 
-    monthly_budget = AmountField(allow_null=True)
+    monthly_budget = AmountField(allow_null=True, read_only=True)
 
     class Meta:
         model = Plan
@@ -46,6 +47,7 @@ class PlanSerializer(serializers.ModelSerializer[Plan]):
             "max_versions",
             "max_upload_bytes",
         ]
+        read_only_fields = fields
 
 
 class TenantDetailSerializer(serializers.Serializer[Any]):
@@ -53,7 +55,7 @@ class TenantDetailSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     plan = PlanSerializer()
     role = serializers.ChoiceField(choices=[*Role.values, KEY_ROLE])
-    scopes = serializers.ListField(
+    permissions = serializers.ListField(
         child=serializers.ChoiceField(choices=[READ, KEYS, *KeyScope.values]),
         help_text="What the caller may do here.",
     )
@@ -91,13 +93,14 @@ class TenantDetailView(TenantView):
         responses={200: TenantDetailSerializer, **errors(401, 403, 404)},
     )
     def get(self, request: Request, tenant: str) -> Response:
+        """The tenant, its limits, and what the caller may do there."""
         row = Tenant.objects.select_related("plan").get(id=self.principal.tenant_id)
         detail = {
             "slug": row.slug,
             "name": row.name,
             "plan": row.plan,
             "role": self.principal.role,
-            "scopes": sorted(self.principal.scopes),
+            "permissions": sorted(self.principal.scopes),
             "usage_this_month": totals(Period.of_month(month_of(timezone.now()))),
             "created_at": row.created_at,
         }

@@ -31,9 +31,9 @@ ADAPTER = OpenApiParameter("adapter", OpenApiTypes.STR, description="Only this a
 class UsageSerializer(serializers.ModelSerializer[UsageRecord]):
     """Token counts that are null are unknown."""
 
-    key = serializers.CharField(source="api_key.public_id", default=None, allow_null=True)
-    user = serializers.CharField(source="user.username", default=None, allow_null=True)
-    cost = AmountField()
+    key = serializers.CharField(source="api_key.public_id", read_only=True, allow_null=True)
+    user = serializers.CharField(source="user.username", read_only=True, allow_null=True)
+    cost = AmountField(read_only=True)
 
     class Meta:
         model = UsageRecord
@@ -55,6 +55,7 @@ class UsageSerializer(serializers.ModelSerializer[UsageRecord]):
             "completion_tokens",
             "cost",
         ]
+        read_only_fields = fields
 
 
 class DayTotalsSerializer(TotalsSerializer):
@@ -103,6 +104,7 @@ class UsageSummaryView(TenantView):
         responses={200: SummarySerializer, **errors(400, 401, 403, 404)},
     )
     def get(self, request: Request, tenant: str) -> Response:
+        """Sums over the period, in all, by day (UTC) and by adapter."""
         period = period_of(request)
         summary = {
             "start": period.start,

@@ -48,7 +48,7 @@ def test_detail(client: Client) -> None:
         "max_upload_bytes": 2**30,
     }
     assert body["role"] == "developer"
-    assert body["scopes"] == ["adapters", "inference", "keys", "read", "usage"]
+    assert body["permissions"] == ["adapters", "inference", "keys", "read", "usage"]
     assert body["usage_this_month"] == {
         "num_requests": 1,
         "prompt_tokens": 10,
