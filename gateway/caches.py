@@ -8,7 +8,7 @@ certain.
 import asyncio
 import time
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gateway.database import in_thread
 
@@ -20,7 +20,7 @@ MAX_ENTRIES = 10_000
 class TenantCache(Generic[Value]):
     """(tenant-dependent key) → value. Errors are never kept: a new key or model works at once."""
 
-    def __init__(self, ttl_s: float, tenant_of: Callable[[Hashable, Value], int]) -> None:
+    def __init__(self, ttl_s: float, tenant_of: Callable[[Any, Value], int]) -> None:
         self._ttl_s = ttl_s
         self._tenant_of = tenant_of
         self._entries: dict[Hashable, tuple[float, Value]] = {}

@@ -3,9 +3,10 @@ rest.
 """
 
 import logging
+from typing import Any
 
-from channels.auth import AuthMiddlewareStack
-from channels.routing import URLRouter
+from channels.auth import AuthMiddlewareStack  # type: ignore[import-untyped]
+from channels.routing import URLRouter  # type: ignore[import-untyped]
 from django.core.asgi import get_asgi_application
 from django.urls import re_path
 
@@ -17,7 +18,7 @@ from gateway.runtime import STATE_KEY, Runtime
 
 log = logging.getLogger(__name__)
 
-django_app = get_asgi_application()
+django_app: Any = get_asgi_application()
 sockets = AuthMiddlewareStack(
     URLRouter(
         [

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
 from django.db import DatabaseError
@@ -141,7 +142,7 @@ class Generation:
         self._opened = self._runtime.writer.submit(lambda: open_usage(start), must_happen=False)
         self._runtime.writer.watch(start.request_id, self._counts)
 
-    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+    async def chunks(self) -> AsyncGenerator[dict[str, Any], None]:
         """The client's chunks.
 
         A replica lost before the first of them is replaced unseen; later it is an error.
@@ -190,7 +191,7 @@ class Generation:
         del self._body["max_tokens"]
         return True
 
-    async def _attempt(self, url: str) -> AsyncIterator[dict[str, Any]]:
+    async def _attempt(self, url: str) -> AsyncGenerator[dict[str, Any], None]:
         self.relay = Relay(self.admission.ask, self.admission.identity())
         self._replica = url
         held: list[dict[str, Any]] = []
@@ -269,18 +270,19 @@ class Generation:
         await self._settle_quota(counts)
 
     def _settle_ledger(self, counts: TokenCounts | None) -> None:
-        request_id, status, code, replica = (
-            self.admission.request_id,
+        request_id = self.admission.request_id
+        settle = partial(
+            settle_usage,
+            request_id,
             self.status,
-            self.error_code,
-            self._replica,
+            prompt_tokens=None if counts is None else counts.prompt,
+            cached_tokens=None if counts is None else counts.cached,
+            completion_tokens=None if counts is None else counts.completion,
+            error_code=self.error_code,
+            replica=self._replica,
         )
-        numbers = (None, None, None) if counts is None else astuple(counts)
         self._runtime.writer.unwatch(request_id)
-        self._runtime.writer.submit(
-            lambda: settle_usage(request_id, status, *numbers, error_code=code, replica=replica),
-            must_happen=True,
-        )
+        self._runtime.writer.submit(settle, must_happen=True)
 
     async def _settle_quota(self, counts: TokenCounts | None) -> None:
         quota, reservation = self._runtime.quota, self.admission.reservation

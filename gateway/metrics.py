@@ -81,5 +81,5 @@ def render() -> tuple[str, bytes]:
     if not settings.PROMETHEUS_MULTIPROC_DIR:
         return CONTENT_TYPE_LATEST, generate_latest(REGISTRY)
     registry = CollectorRegistry()
-    MultiProcessCollector(registry)
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return CONTENT_TYPE_LATEST, generate_latest(registry)

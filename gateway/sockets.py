@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
-from channels.generic.websocket import AsyncWebsocketConsumer
+from channels.generic.websocket import AsyncWebsocketConsumer  # type: ignore[import-untyped]
 from django.conf import settings
 
 from gateway import metrics
@@ -56,7 +56,7 @@ async def principal_of(runtime: Runtime, caller: Caller) -> Principal:
     return await authenticate_member(runtime, caller.user_id, caller.tenant)
 
 
-class JsonSocket(AsyncWebsocketConsumer):
+class JsonSocket(AsyncWebsocketConsumer):  # type: ignore[misc]
     """A consumer whose subclass answers frames in take(frame) once the caller is known."""
 
     kind: str

@@ -2,8 +2,6 @@
 application.
 """
 
-from importlib.util import find_spec
-
 from django.contrib import admin
 from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularAPIView
@@ -13,11 +11,8 @@ from gateway import spa
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
-    *(
-        path("api/", include(urls))
-        for urls in ("tenants.api.urls", "adapters.api.urls")
-        if find_spec(urls)
-    ),
+    path("api/", include("tenants.api.urls")),
+    path("api/", include("adapters.api.urls")),
     re_path(r"^api(?:/.*)?$", spa.api_not_found),
     re_path(r"^(?!static/).*$", spa.page),
 ]

@@ -131,7 +131,7 @@ class Relay:
         self.has_token = self.has_token or self.tokens.completion > 0
 
     def for_client(self, chunk: dict[str, Any]) -> dict[str, Any] | None:
-        """The chunk as this client asked for it; None: not for it (the replica's own usage chunk)."""
+        """The chunk as this client asked for it; None for the replica's own usage chunk."""
         if not chunk["choices"]:
             return None
         if self._ask.continuous_usage:
@@ -183,7 +183,7 @@ def sse(value: dict[str, Any]) -> bytes:
 
 
 class Folder:
-    """Chunks in, the choices of one JSON answer out: texts and logprobs joined, ordered by index."""
+    """Chunks in, the choices of one JSON answer out: texts and logprobs joined, by index."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._is_chat = endpoint == "chat.completions"

@@ -2,10 +2,11 @@
 
 import contextlib
 import json
+import socket
 import time
 from collections.abc import Iterator
-from socket import SHUT_RDWR
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
@@ -32,8 +33,8 @@ def open_socket(
     stack: Stack, path: str = "/ws/v1/chat", **options: Any
 ) -> Iterator[ClientConnection]:
     url = stack.web.url.replace("http", "ws") + path
-    with connect(url, **({"max_queue": 2} | options)) as socket:
-        yield socket
+    with connect(url, **({"max_queue": 2} | options)) as link:
+        yield link
 
 
 def signed_in(customer: Customer, stack: Stack, role: str = Role.DEVELOPER) -> dict[str, str]:
@@ -48,50 +49,50 @@ def signed_in(customer: Customer, stack: Stack, role: str = Role.DEVELOPER) -> d
     return {"Cookie": f"sessionid={session.session_key}", "Origin": stack.web.url}
 
 
-def hang_up(socket: ClientConnection) -> None:
+def hang_up(link: ClientConnection) -> None:
     """The connection is gone without a closing handshake."""
-    socket.socket.shutdown(SHUT_RDWR)
+    link.socket.shutdown(socket.SHUT_RDWR)
 
 
-def say(socket: ClientConnection, **frame: Any) -> None:
-    socket.send(json.dumps(frame))
+def say(link: ClientConnection, **frame: Any) -> None:
+    link.send(json.dumps(frame))
 
 
-def hear(socket: ClientConnection) -> dict[str, Any]:
-    frame: dict[str, Any] = json.loads(socket.recv(timeout=10))
+def hear(link: ClientConnection) -> dict[str, Any]:
+    frame: dict[str, Any] = json.loads(link.recv(timeout=10))
     return frame
 
 
 @contextlib.contextmanager
 def chat_socket(stack: Stack, customer: Customer) -> Iterator[ClientConnection]:
-    with open_socket(stack) as socket:
-        say(socket, type="auth", api_key=customer.api_key)
-        assert hear(socket) == {"type": "ready", "tenant": customer.tenant.slug}
-        yield socket
+    with open_socket(stack) as link:
+        say(link, type="auth", api_key=customer.api_key)
+        assert hear(link) == {"type": "ready", "tenant": customer.tenant.slug}
+        yield link
 
 
-def answer_of(socket: ClientConnection, name: str) -> tuple[str, dict[str, Any]]:
-    """(the text, the last frame) of one generation that is alone on its socket."""
+def answer_of(link: ClientConnection, name: str) -> tuple[str, dict[str, Any]]:
+    """(the text, the last frame) of one generation that is alone on its link."""
     text = ""
-    while (frame := hear(socket))["type"] == "chunk":
+    while (frame := hear(link))["type"] == "chunk":
         assert frame["id"] == name
         text += frame["data"]["choices"][0]["delta"].get("content", "")
     assert frame["id"] == name
     return text, frame
 
 
-def close_code(socket: ClientConnection) -> tuple[int, str]:
+def close_code(link: ClientConnection) -> tuple[int, str]:
     with pytest.raises(ConnectionClosed) as caught:
         while True:
-            socket.recv(timeout=10)
+            link.recv(timeout=10)
     assert caught.value.rcvd
     return caught.value.rcvd.code, caught.value.rcvd.reason
 
 
 def test_it_works(stack: Stack, acme: Customer) -> None:
-    with chat_socket(stack, acme) as socket:
-        say(socket, type="chat", id="a", body=BODY)
-        text, last = answer_of(socket, "a")
+    with chat_socket(stack, acme) as link:
+        say(link, type="chat", id="a", body=BODY)
+        text, last = answer_of(link, "a")
     assert text == TEXT
     assert last["type"] == "done"
     assert last["usage"]["completion_tokens"] == 5
@@ -101,27 +102,27 @@ def test_it_works(stack: Stack, acme: Customer) -> None:
 
 def test_auth_by_header(stack: Stack, acme: Customer) -> None:
     headers = {"Authorization": f"Bearer {acme.api_key}"}
-    with open_socket(stack, additional_headers=headers) as socket:
-        assert hear(socket)["type"] == "ready"
-        say(socket, type="chat", id="a", body=BODY)
-        assert answer_of(socket, "a")[0] == TEXT
+    with open_socket(stack, additional_headers=headers) as link:
+        assert hear(link)["type"] == "ready"
+        say(link, type="chat", id="a", body=BODY)
+        assert answer_of(link, "a")[0] == TEXT
 
 
 def test_auth_by_session(stack: Stack, acme: Customer) -> None:
-    with open_socket(stack, additional_headers=signed_in(acme, stack)) as socket:
-        say(socket, type="auth", tenant=acme.tenant.slug)
-        assert hear(socket)["type"] == "ready"
-        say(socket, type="chat", id="a", body=BODY)
-        assert answer_of(socket, "a")[0] == TEXT
+    with open_socket(stack, additional_headers=signed_in(acme, stack)) as link:
+        say(link, type="auth", tenant=acme.tenant.slug)
+        assert hear(link)["type"] == "ready"
+        say(link, type="chat", id="a", body=BODY)
+        assert answer_of(link, "a")[0] == TEXT
     assert acme.usage(1)[0].user is not None
 
 
 def test_a_session_is_of_no_use_to_another_origin(stack: Stack, acme: Customer) -> None:
     headers = signed_in(acme, stack)
     for origin in ("https://evil.example", "null", ""):
-        with open_socket(stack, additional_headers=headers | {"Origin": origin}) as socket:
-            say(socket, type="auth", tenant=acme.tenant.slug)
-            assert close_code(socket)[0] == 4401
+        with open_socket(stack, additional_headers=headers | {"Origin": origin}) as link:
+            say(link, type="auth", tenant=acme.tenant.slug)
+            assert close_code(link)[0] == 4401
 
 
 def test_a_session_is_of_no_use_for_another_tenant(
@@ -130,9 +131,9 @@ def test_a_session_is_of_no_use_for_another_tenant(
     for path in ("/ws/v1/chat", "/ws/v1/events"):
         reasons = set()
         for slug in (globex.tenant.slug, "no-such-tenant"):
-            with open_socket(stack, path, additional_headers=signed_in(acme, stack)) as socket:
-                say(socket, type="auth", tenant=slug)
-                code, reason = close_code(socket)
+            with open_socket(stack, path, additional_headers=signed_in(acme, stack)) as link:
+                say(link, type="auth", tenant=slug)
+                code, reason = close_code(link)
                 assert code == 4401
                 reasons.add(reason.replace(slug, "…"))
         assert len(reasons) == 1
@@ -149,23 +150,23 @@ def test_a_session_is_of_no_use_for_another_tenant(
     ],
 )
 def test_not_authenticated(stack: Stack, frame: dict[str, Any]) -> None:
-    with open_socket(stack) as socket:
-        say(socket, **frame)
-        assert close_code(socket)[0] == 4401
+    with open_socket(stack) as link:
+        say(link, **frame)
+        assert close_code(link)[0] == 4401
 
 
 def test_a_bad_header_key(stack: Stack) -> None:
-    with open_socket(stack, additional_headers={"Authorization": "Bearer gh-no"}) as socket:
-        assert close_code(socket)[0] == 4401
+    with open_socket(stack, additional_headers={"Authorization": "Bearer gh-no"}) as link:
+        assert close_code(link)[0] == 4401
 
 
 @pytest.mark.parametrize(
     "raw", ["{", "[]", '"x"', "", b"\x00", '{"type": "nope"}', '{"type": "chat", "body": {}}']
 )
 def test_bad_frames(stack: Stack, acme: Customer, raw: str | bytes) -> None:
-    with chat_socket(stack, acme) as socket:
-        socket.send(raw)
-        assert close_code(socket)[0] == 4400
+    with chat_socket(stack, acme) as link:
+        link.send(raw)
+        assert close_code(link)[0] == 4400
 
 
 def test_unknown_paths_are_refused(stack: Stack) -> None:
@@ -175,25 +176,25 @@ def test_unknown_paths_are_refused(stack: Stack) -> None:
 
 
 def test_ping(stack: Stack, acme: Customer) -> None:
-    with chat_socket(stack, acme) as socket:
-        say(socket, type="ping")
-        assert hear(socket) == {"type": "pong"}
+    with chat_socket(stack, acme) as link:
+        say(link, type="ping")
+        assert hear(link) == {"type": "pong"}
 
 
 def test_errors_are_openais(stack: Stack, acme: Customer) -> None:
-    with chat_socket(stack, acme) as socket:
+    with chat_socket(stack, acme) as link:
         for body, code in (
             (BODY | {"model": "nope"}, "model_not_found"),
             (BODY | {"messages": []}, "invalid_request"),
             ("x", "invalid_request"),
         ):
-            say(socket, type="chat", id="a", body=body)
-            _, frame = answer_of(socket, "a")
+            say(link, type="chat", id="a", body=body)
+            _, frame = answer_of(link, "a")
             assert list(frame["error"]) == ["message", "type", "param", "code"]
             assert frame["error"]["code"] == code
-        # And the socket still serves.
-        say(socket, type="chat", id="a", body=BODY)
-        assert answer_of(socket, "a")[0] == TEXT
+        # And the link still serves.
+        say(link, type="chat", id="a", body=BODY)
+        assert answer_of(link, "a")[0] == TEXT
 
 
 def test_several_at_once(stack: Stack, acme: Customer) -> None:
@@ -201,12 +202,12 @@ def test_several_at_once(stack: Stack, acme: Customer) -> None:
         replica.behaviour = Behaviour(token_interval_s=0.02)
     texts = dict.fromkeys("abcde", "")
     kinds = []
-    with chat_socket(stack, acme) as socket:
+    with chat_socket(stack, acme) as link:
         for name in texts:
-            say(socket, type="chat", id=name, body=BODY)
+            say(link, type="chat", id=name, body=BODY)
         order = []
         while kinds.count("done") < len(texts):
-            frame = hear(socket)
+            frame = hear(link)
             kinds.append(frame["type"])
             if frame["type"] == "chunk":
                 order.append(frame["id"])
@@ -220,16 +221,16 @@ def test_several_at_once(stack: Stack, acme: Customer) -> None:
 def test_cancel(stack: Stack, acme: Customer) -> None:
     for replica in stack.replicas:
         replica.behaviour = Behaviour(tokens=["x"] * 500, token_interval_s=0.02)
-    with chat_socket(stack, acme) as socket:
-        say(socket, type="chat", id="a", body=BODY)
+    with chat_socket(stack, acme) as link:
+        say(link, type="chat", id="a", body=BODY)
         for _ in range(5):
-            assert hear(socket)["type"] == "chunk"
-        say(socket, type="cancel", id="a")
-        _, last = answer_of(socket, "a")
+            assert hear(link)["type"] == "chunk"
+        say(link, type="cancel", id="a")
+        _, last = answer_of(link, "a")
         assert last["error"]["code"] == "cancelled"
-        say(socket, type="cancel", id="a")
-        say(socket, type="ping")
-        assert hear(socket) == {"type": "pong"}
+        say(link, type="cancel", id="a")
+        say(link, type="ping")
+        assert hear(link) == {"type": "pong"}
     [row] = acme.usage(1)
     assert (row.status, row.prompt_tokens) == ("cancelled", PROMPT_TOKENS)
     assert row.completion_tokens and row.completion_tokens >= 4
@@ -238,15 +239,15 @@ def test_cancel(stack: Stack, acme: Customer) -> None:
 def test_limits_of_a_socket(stack: Stack, acme: Customer) -> None:
     for replica in stack.replicas:
         replica.behaviour = Behaviour(silent_s=20)
-    with chat_socket(stack, acme) as socket:
+    with chat_socket(stack, acme) as link:
         for number in range(16):
-            say(socket, type="chat", id=str(number), body=BODY)
-        say(socket, type="chat", id="16", body=BODY)
-        assert hear(socket)["error"]["code"] == "too_many_generations"
-        say(socket, type="cancel", id="3")
-        assert hear(socket)["error"]["code"] == "cancelled"
-        say(socket, type="chat", id="4", body=BODY)
-        assert hear(socket)["error"]["code"] == "id_in_use"
+            say(link, type="chat", id=str(number), body=BODY)
+        say(link, type="chat", id="16", body=BODY)
+        assert hear(link)["error"]["code"] == "too_many_generations"
+        say(link, type="cancel", id="3")
+        assert hear(link)["error"]["code"] == "cancelled"
+        say(link, type="chat", id="4", body=BODY)
+        assert hear(link)["error"]["code"] == "id_in_use"
     wait_for("the aborts", lambda: not sum(one.num_running for one in stack.replicas))
 
 
@@ -255,12 +256,12 @@ def test_a_socket_that_goes_away_settles(stack: Stack) -> None:
     stack.activate(customer, "support-bot")
     for replica in stack.replicas:
         replica.behaviour = Behaviour(tokens=["x"] * 500, token_interval_s=0.02)
-    with chat_socket(stack, customer) as socket:
+    with chat_socket(stack, customer) as link:
         for name in "ab":
-            say(socket, type="chat", id=name, body=BODY)
+            say(link, type="chat", id=name, body=BODY)
         for _ in range(10):
-            hear(socket)
-        hang_up(socket)
+            hear(link)
+        hang_up(link)
     wait_for("the aborts", lambda: not sum(one.num_running for one in stack.replicas))
     assert [row.status for row in customer.usage(2)] == ["cancelled"] * 2
     for replica in stack.replicas:
@@ -270,19 +271,31 @@ def test_a_socket_that_goes_away_settles(stack: Stack) -> None:
         assert answer_of(again, "c")[0] == TEXT
 
 
+def narrow_connection(stack: Stack) -> socket.socket:
+    """A connection whose kernel buffers hold little, so that back-pressure shows soon."""
+    where = urlsplit(stack.web.url)
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+    raw.connect((where.hostname, where.port))
+    return raw
+
+
 def test_a_reader_that_stops_holds_up_only_itself(stack: Stack, acme: Customer) -> None:
     for replica in stack.replicas:
-        replica.behaviour = Behaviour(tokens=["x" * 20_000] * 2000)
-    with chat_socket(stack, acme) as slow:
+        replica.behaviour = Behaviour(tokens=["x" * 50_000] * 2000)
+    headers = {"Authorization": f"Bearer {acme.api_key}"}
+    raw = narrow_connection(stack)
+    with open_socket(stack, sock=raw, additional_headers=headers) as slow:
+        assert hear(slow)["type"] == "ready"
         say(slow, type="chat", id="a", body=BODY | {"max_tokens": 2000})
         time.sleep(1)
         assert sum(one.num_running for one in stack.replicas) == 1
         for replica in stack.replicas:
             replica.behaviour = Behaviour()
-        with chat_socket(stack, acme) as socket:
-            say(socket, type="chat", id="b", body=BODY)
-            assert answer_of(socket, "b")[0] == TEXT
-        # 40 MB would long be through: the replica is being held back.
+        with chat_socket(stack, acme) as link:
+            say(link, type="chat", id="b", body=BODY)
+            assert answer_of(link, "b")[0] == TEXT
+        # 100 MB would long be through: the replica is being held back.
         assert sum(one.num_running for one in stack.replicas) == 1
         hang_up(slow)
     wait_for("the abort", lambda: not sum(one.num_running for one in stack.replicas))
@@ -290,20 +303,20 @@ def test_a_reader_that_stops_holds_up_only_itself(stack: Stack, acme: Customer) 
 
 @pytest.mark.case("C117")
 def test_an_open_socket_of_a_revoked_key(stack: Stack, acme: Customer) -> None:
-    with chat_socket(stack, acme) as socket:
+    with chat_socket(stack, acme) as link:
         revoke_key(system(acme.tenant.id), acme.api_key.split("-")[1])
         time.sleep(1)
-        say(socket, type="chat", id="a", body=BODY)
-        assert hear(socket)["error"]["code"] == "invalid_api_key"
+        say(link, type="chat", id="a", body=BODY)
+        assert hear(link)["error"]["code"] == "invalid_api_key"
 
 
 @contextlib.contextmanager
 def events_socket(stack: Stack, customer: Customer) -> Iterator[ClientConnection]:
     headers = signed_in(customer, stack)
-    with open_socket(stack, "/ws/v1/events", additional_headers=headers) as socket:
-        say(socket, type="auth", tenant=customer.tenant.slug)
-        assert hear(socket) == {"type": "ready"}
-        yield socket
+    with open_socket(stack, "/ws/v1/events", additional_headers=headers) as link:
+        say(link, type="auth", tenant=customer.tenant.slug)
+        assert hear(link) == {"type": "ready"}
+        yield link
 
 
 def test_events_reach_their_tenant_alone(stack: Stack, acme: Customer, globex: Customer) -> None:
@@ -316,22 +329,22 @@ def test_events_reach_their_tenant_alone(stack: Stack, acme: Customer, globex: C
 
 
 def test_usage_is_an_event(stack: Stack, acme: Customer) -> None:
-    with events_socket(stack, acme) as socket:
+    with events_socket(stack, acme) as link:
         acme.client().chat.completions.create(**BODY)  # type: ignore[call-overload]
-        frame = hear(socket)
+        frame = hear(link)
     assert (frame["event"], frame["data"]) == ("usage.recorded", {"adapter": "support-bot"})
 
 
 def test_a_removed_member_hears_no_more(stack: Stack, acme: Customer) -> None:
-    with events_socket(stack, acme) as socket:
+    with events_socket(stack, acme) as link:
         with tenant_scope(acme.tenant.id):
             Member.objects.all().delete()
         time.sleep(1.1)
         publish(acme.tenant.id, "adapter.changed", {"adapter": "x"})
-        assert close_code(socket)[0] == 4401
+        assert close_code(link)[0] == 4401
 
 
 def test_events_need_a_session(stack: Stack, acme: Customer) -> None:
-    with open_socket(stack, "/ws/v1/events") as socket:
-        say(socket, type="auth", tenant=acme.tenant.slug)
-        assert close_code(socket)[0] == 4401
+    with open_socket(stack, "/ws/v1/events") as link:
+        say(link, type="auth", tenant=acme.tenant.slug)
+        assert close_code(link)[0] == 4401

@@ -1,0 +1,227 @@
+"""The gateway over the real engine: a tiny model in a process of its own, which is killed."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import openai
+import pytest
+import requests
+from django.utils import timezone
+from pytest_django import DjangoDbBlocker
+
+from adapters.models import Adapter, AdapterVersion, VersionState
+from inference.adapter_format import digest
+from tenants.scope import tenant_scope
+from tests.gateway.conftest import Customer, Stack
+from tests.gateway.live import (
+    BASE_MODEL,
+    ROOT_DIR,
+    Web,
+    default_database,
+    make_database,
+    start_web,
+    wait_for,
+)
+from tests.services import free_port
+from tests.tiny import make_adapter, make_base
+
+pytestmark = pytest.mark.slow
+
+MESSAGES = [{"role": "user", "content": "Hi there"}]
+
+
+@dataclass
+class Engine:
+    base: Path
+    port: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+def start_engine(base: Path, port: int) -> Engine:
+    command = [sys.executable, "-m", "inference", "serve", "--model-path", str(base)]
+    options = ["--served-model-name", BASE_MODEL, "--port", str(port), "--num-threads", "1"]
+    process = subprocess.Popen(command + options + ["--kv-cache-bytes", "16M"], cwd=ROOT_DIR)
+    return Engine(base, port, process)
+
+
+def load(engine: Engine, folder: Path) -> str:
+    """Load under its digest, as the control plane does, and return that."""
+    config = (folder / "adapter_config.json").read_bytes()
+    name = digest(config, folder / "adapter_model.safetensors")
+    body = {"lora_name": name, "lora_path": str(folder)}
+    answer = requests.post(f"{engine.url}/load_lora_adapter", json=body, timeout=30)
+    assert answer.status_code == 200, answer.text
+    return name
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return requests.get(f"{url}/readyz", timeout=5).status_code == 200
+    except requests.ConnectionError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def engine_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Web, str]]:
+    folder = tmp_path_factory.mktemp("engine")
+    base = make_base(folder / "base")
+    engine = start_engine(base, free_port())
+    url = make_database(folder)
+    web = start_web(folder, url, [engine.url])
+    wait_for("the engine", lambda: is_ready(web.url), timeout_s=90)
+    yield engine, web, url
+    web.stop()
+    engine.process.kill()
+    engine.process.wait(10)
+
+
+@pytest.fixture
+def engine(
+    engine_stack: tuple[Engine, Web, str], django_db_blocker: DjangoDbBlocker
+) -> Iterator[Engine]:
+    with django_db_blocker.unblock(), default_database(engine_stack[2]):
+        yield engine_stack[0]
+    engine_stack[1].close_clients()
+
+
+@pytest.fixture
+def customer(engine: Engine, engine_stack: tuple[Engine, Web, str], tmp_path: Path) -> Customer:
+    _, web, url = engine_stack
+    customer = Stack(web, [], url, tmp_path).make_customer()
+    adapter_dir = make_adapter(tmp_path / "adapter", engine.base, seed=int(time.time()))
+    name = load(engine, adapter_dir)
+    with tenant_scope(customer.tenant.id):
+        adapter = Adapter.objects.create(tenant=customer.tenant, name="bot")
+        AdapterVersion.objects.create(
+            tenant=customer.tenant,
+            adapter=adapter,
+            number=1,
+            state=VersionState.ACTIVE,
+            digest=name,
+            activated_at=timezone.now(),
+            created_by="test",
+        )
+    return customer
+
+
+def test_it_works(engine: Engine, customer: Customer) -> None:
+    client = customer.client()
+    answers = {}
+    for name in ("bot", BASE_MODEL):
+        whole = client.chat.completions.create(
+            model=name, messages=MESSAGES, max_tokens=12, temperature=0
+        )
+        stream = client.chat.completions.create(
+            model=name, messages=MESSAGES, max_tokens=12, temperature=0, stream=True
+        )
+        answers[name] = whole.choices[0].message.content
+        text = "".join(one.choices[0].delta.content or "" for one in stream)
+        assert text == answers[name]
+        assert whole.usage and whole.usage.completion_tokens == 12
+    assert answers["bot"] != answers[BASE_MODEL]
+    rows = customer.usage(4)
+    assert [row.completion_tokens for row in rows] == [12] * 4
+    # The second prompt of each model came from the prefix cache, and the row knows.
+    assert rows[1].cached_tokens and rows[3].cached_tokens
+
+
+def test_logprobs_and_choices_survive_the_fold(engine: Engine, customer: Customer) -> None:
+    client = customer.client()
+    body = {"model": "bot", "messages": MESSAGES, "max_tokens": 6, "seed": 1, "n": 2}
+    direct = requests.post(
+        f"{engine.url}/v1/chat/completions",
+        json=body | {"model": active_digest(customer), "logprobs": True, "top_logprobs": 2},
+        timeout=30,
+    ).json()
+    folded = client.chat.completions.create(**body, logprobs=True, top_logprobs=2)  # type: ignore[call-overload]
+    assert (
+        folded.model_dump()["choices"]
+        == openai.types.chat.ChatCompletion(**direct).model_dump()["choices"]
+    )
+
+
+def active_digest(customer: Customer) -> str:
+    with tenant_scope(customer.tenant.id):
+        return AdapterVersion.objects.get(state=VersionState.ACTIVE).digest
+
+
+@pytest.mark.case("C99")
+def test_too_long(customer: Customer) -> None:
+    messages = [{"role": "user", "content": "x" * 3000}]
+    for is_stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as caught:
+            customer.client().chat.completions.create(
+                model="bot",
+                messages=messages,  # type: ignore[arg-type]
+                stream=is_stream,
+            )
+        assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
+    # Our default of 512 does not fit beside this prompt, the prompt does.
+    fits = [{"role": "user", "content": "x" * 300}]
+    customer.client().chat.completions.create(model="bot", messages=fits)  # type: ignore[arg-type]
+
+
+@pytest.mark.case("C114")
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": "hot"}, "temperature"),
+        ({"logit_bias": {"999999": 5}}, "logit_bias"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"no_such_field": 1}, "no_such_field"),
+    ],
+)
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_the_engine_validates(
+    customer: Customer, fields: dict[str, object], param: str, is_stream: bool
+) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        customer.client().chat.completions.create(
+            model="bot",
+            messages=MESSAGES,  # type: ignore[arg-type]
+            stream=is_stream,
+            extra_body=fields,
+        )
+    assert caught.value.param == param
+
+
+def test_kill_mid_stream(engine: Engine, customer: Customer) -> None:
+    """The last test of this module: the engine dies, is started again, and serves."""
+    stream = customer.client().chat.completions.create(
+        model="bot",
+        messages=MESSAGES,  # type: ignore[arg-type]
+        stream=True,
+        max_tokens=450,
+        extra_body={"ignore_eos": True},
+    )
+    num_chunks = 0
+    with pytest.raises(openai.APIError) as caught:
+        for _ in stream:
+            num_chunks += 1
+            if num_chunks == 10:
+                engine.process.kill()
+    assert caught.value.code == "replica_failed"
+    [row] = customer.usage(1)
+    assert (row.status, row.error_code) == ("failed", "replica_failed")
+    assert row.completion_tokens and 8 <= row.completion_tokens < 450
+    assert row.cost > 0
+    with pytest.raises(openai.InternalServerError) as gone:
+        customer.client().chat.completions.create(model="bot", messages=MESSAGES)  # type: ignore[arg-type]
+    assert (gone.value.status_code, gone.value.code) == (503, "no_replica")
+    engine.process.wait(10)
+    engine.process = start_engine(engine.base, engine.port).process
+    wait_for("the engine", lambda: is_ready(customer.web.url), timeout_s=90)
+    customer.client().chat.completions.create(
+        model=BASE_MODEL,
+        messages=MESSAGES,  # type: ignore[arg-type]
+        max_tokens=4,
+    )
