@@ -6,7 +6,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from django.conf import settings
-from django.db import transaction
+from django.db import connections, transaction
 from redis import Redis
 from redis.client import PubSub
 
@@ -50,6 +50,7 @@ async def test_browsers_are_told() -> None:
     name = await layer.new_channel()
     await layer.group_add(group_name(7), name)
     await sync_to_async(publish)(7, "key.changed", {"public_id": "x"})
+    await sync_to_async(connections.close_all)()
     assert await layer.receive(name) == {
         "type": "tenant.event",
         "event": "key.changed",

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.db import connections
 from django.test import AsyncClient, Client
 
 from tenants.billing import exports
@@ -122,6 +123,7 @@ async def fetch(format_name: str, **query: str) -> tuple[Any, str]:
     answer: Any = await client.get(f"{URL}export/", MONTH | {"format": format_name} | query)
     assert answer.status_code == 200
     body = b"".join([piece async for piece in answer.streaming_content])
+    await sync_to_async(connections.close_all)()
     return answer, body.decode()
 
 
