@@ -17,7 +17,7 @@ from gateway import demo_access, embedded
 from gateway.embedded import Addresses, CannotServe
 from gateway.supervisor import Supervisor
 
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 300.0
 # A child that ends this often before it is ready will not get ready.
 MAX_EARLY_ENDS = 3
 POLL_INTERVAL_S = 0.1
