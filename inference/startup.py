@@ -121,7 +121,8 @@ def _kv(
     block_elements = spec.num_layers * 2 * size * spec.num_kv_heads * spec.head_dim
     block_bytes = block_elements * dtype.itemsize
     memory = config.kv_cache_bytes or _free_bytes(config, spec, dtype, device, batch_tokens)
-    most = config.max_num_seqs * -(-max_len // size)
+    # One block a sequence more: admission leaves each that runs one for its next tokens.
+    most = config.max_num_seqs * (-(-max_len // size) + 1)
     num_blocks = min(memory // block_bytes, most) + 1
     if num_blocks < 2:
         raise ModelError(f"no memory for KV: a block needs {block_bytes} bytes, {memory} are left")
