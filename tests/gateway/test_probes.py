@@ -5,13 +5,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 from django.core.checks import Error
 from django.http import HttpResponse
 from django.test import RequestFactory
-from pytest_django import SettingsWrapper
 
 from gateway import checks, spa
 from tests.gateway.conftest import Customer, Stack
@@ -93,7 +93,7 @@ def test_the_api_answers_in_its_own_shape(stack: Stack) -> None:
     assert schema.status_code in {200, 401, 403}
 
 
-def test_the_page(settings: SettingsWrapper, tmp_path: Path) -> None:
+def test_the_page(settings: Any, tmp_path: Path) -> None:
     settings.FRONTEND_DIR = tmp_path
     html = {"HTTP_ACCEPT": "text/html"}
     ask = RequestFactory()
@@ -121,9 +121,7 @@ def test_the_page(settings: SettingsWrapper, tmp_path: Path) -> None:
         ("CSRF_TRUSTED_ORIGINS", ["https://a.example/path"], "gateway.E007"),
     ],
 )
-def test_impossible_settings(
-    settings: SettingsWrapper, name: str, value: object, found: str
-) -> None:
+def test_impossible_settings(settings: Any, name: str, value: object, found: str) -> None:
     assert checks.check_settings(None) == []
     setattr(settings, name, value)
     problems = checks.check_settings(None)
