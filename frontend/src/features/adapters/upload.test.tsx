@@ -1,0 +1,90 @@
+import { act, screen, waitFor } from "@testing-library/react";
+import { http, HttpResponse } from "msw";
+import { expect, test, vi } from "vitest";
+import { anAdapter, aVersion } from "@/testing/data";
+import { FakeXhr } from "@/testing/fake-xhr";
+import { renderAt } from "@/testing/render";
+import { at, page, problem, server } from "@/testing/server";
+
+const CONFIG = new File(['{"peft_type":"LORA","r":8,"lora_alpha":16}'], "adapter_config.json");
+const WEIGHTS = new File(["weights"], "adapter_model.safetensors");
+
+function serveNewAdapter(created: unknown[]): void {
+  server.use(
+    http.post(at("adapters/"), async ({ request }) => {
+      created.push(await request.json());
+      return HttpResponse.json(anAdapter({ active_version: null }), { status: 201 });
+    }),
+    http.get(at("adapters/support-bot/"), () => HttpResponse.json(anAdapter())),
+    http.get(at("adapters/support-bot/versions/"), () => page([aVersion({ state: "validating" })])),
+  );
+}
+
+test("a new adapter: its files are shown, sent with progress, and its validation comes into view", async () => {
+  vi.stubGlobal("XMLHttpRequest", FakeXhr);
+  const created: unknown[] = [];
+  serveNewAdapter(created);
+  document.cookie = "csrftoken=t0ken";
+  const { user, router } = renderAt("/t/acme/adapters/new");
+  await user.type(await screen.findByRole("textbox", { name: "Name" }), "support-bot");
+  const send = screen.getByRole("button", { name: "Upload and validate" });
+  expect(send).toBeDisabled();
+  await user.upload(screen.getByLabelText("Adapter files"), [CONFIG, WEIGHTS]);
+  expect(await screen.findByText("Rank")).toBeVisible();
+  await user.click(send);
+
+  const xhr = await waitFor(() => FakeXhr.last());
+  expect(created).toEqual([{ name: "support-bot", description: "" }]);
+  expect(xhr.url).toBe("/api/tenants/acme/adapters/support-bot/versions/");
+  expect(xhr.headers["X-CSRFToken"]).toBe("t0ken");
+  expect(xhr.form.get("config")).toEqual(CONFIG);
+  expect(xhr.form.get("weights")).toEqual(WEIGHTS);
+  act(() => xhr.progress(250, 1000));
+  expect(await screen.findByText("Uploading: 250 B of 1.0 kB")).toBeVisible();
+  expect(screen.getByRole("progressbar", { name: "Upload progress" })).toHaveAttribute(
+    "aria-valuenow",
+    "25",
+  );
+
+  act(() => xhr.answer(201, aVersion({ state: "uploaded" })));
+  expect(await screen.findByText(/Reading the header/)).toBeVisible();
+  expect(router.state.location.pathname).toBe("/t/acme/adapters/support-bot");
+  vi.unstubAllGlobals();
+});
+
+test("a refused upload says why and may be tried again without making the adapter twice", async () => {
+  vi.stubGlobal("XMLHttpRequest", FakeXhr);
+  const created: unknown[] = [];
+  serveNewAdapter(created);
+  const { user } = renderAt("/t/acme/adapters/new");
+  await user.type(await screen.findByRole("textbox", { name: "Name" }), "support-bot");
+  await user.upload(screen.getByLabelText("Adapter files"), [CONFIG, WEIGHTS]);
+  await user.click(screen.getByRole("button", { name: "Upload and validate" }));
+  const xhr = await waitFor(() => FakeXhr.last());
+  const error = { code: "too_large", message: "At most 1 GB.", details: [] };
+  act(() => xhr.answer(413, { error }));
+  expect(await screen.findByRole("alert")).toHaveTextContent("At most 1 GB.");
+
+  await user.click(screen.getByRole("button", { name: "Upload and validate" }));
+  await waitFor(() => expect(FakeXhr.last()).not.toBe(xhr));
+  expect(created).toHaveLength(1);
+  vi.unstubAllGlobals();
+});
+
+test("pickled weights are not taken, with the reason", async () => {
+  const { user } = renderAt("/t/acme/adapters/support-bot/upload");
+  const input = await screen.findByLabelText("Adapter files");
+  input.removeAttribute("accept");
+  await user.upload(input, new File(["x"], "adapter_model.bin"));
+  expect(await screen.findByRole("alert")).toHaveTextContent("pickled weights can run code");
+  expect(screen.getByRole("button", { name: "Upload and validate" })).toBeDisabled();
+});
+
+test("a name that is taken is told before anything is sent", async () => {
+  server.use(http.post(at("adapters/"), () => problem(409, "conflict", "There is one already.")));
+  const { user } = renderAt("/t/acme/adapters/new");
+  await user.type(await screen.findByRole("textbox", { name: "Name" }), "support-bot");
+  await user.upload(screen.getByLabelText("Adapter files"), new File(["PK"], "a.zip"));
+  await user.click(screen.getByRole("button", { name: "Upload and validate" }));
+  expect(await screen.findByRole("alert")).toHaveTextContent("There is one already.");
+});

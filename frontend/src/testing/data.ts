@@ -1,0 +1,98 @@
+import type {
+  Adapter,
+  Key,
+  Problem,
+  Session,
+  TenantDetail,
+  UsageTotals,
+  Version,
+} from "@/lib/types";
+
+export const DIGEST = "ab12cd34ef56".padEnd(64, "0");
+const NOW = "2026-03-05T10:00:00Z";
+
+export const SESSION: Session = {
+  user: { login: "alice", is_operator: false },
+  memberships: [{ tenant: { slug: "acme", name: "Acme" }, role: "owner" }],
+  base_model: "tiny-base",
+};
+
+export const SIGNED_OUT: Session = { ...SESSION, user: null, memberships: [] };
+
+export function anAdapter(change: Partial<Adapter> = {}): Adapter {
+  return {
+    name: "support-bot",
+    description: "Answers support mails",
+    active_version: { number: 2, digest: DIGEST },
+    num_versions: 2,
+    created_at: NOW,
+    updated_at: NOW,
+    ...change,
+  };
+}
+
+export function aVersion(change: Partial<Version> = {}): Version {
+  return {
+    number: 1,
+    digest: DIGEST,
+    state: "ready",
+    report: { problems: [], warnings: [], facts: { rank: 8, num_tensors: 12 } },
+    rank: 8,
+    size_bytes: 1_500_000,
+    created_by: "alice",
+    created_at: NOW,
+    activated_at: null,
+    error: null,
+    ...change,
+  };
+}
+
+export function aProblem(change: Partial<Problem> = {}): Problem {
+  return {
+    code: "shape_mismatch",
+    message: "The tensor does not fit the base model.",
+    where: "layers.7.self_attn.q_proj.lora_B",
+    expected: "[576, 8]",
+    found: "[4096, 8]",
+    ...change,
+  };
+}
+
+export function aKey(change: Partial<Key> = {}): Key {
+  return {
+    public_id: "k7f3a91c",
+    name: "backend",
+    scopes: ["inference"],
+    created_at: NOW,
+    last_used_at: null,
+    expires_at: null,
+    revoked_at: null,
+    ...change,
+  };
+}
+
+export const TOTALS: UsageTotals = {
+  num_requests: 42,
+  prompt_tokens: 1_000,
+  cached_tokens: 250,
+  completion_tokens: 500,
+  cost: "0.0123",
+};
+
+export const TENANT: TenantDetail = {
+  slug: "acme",
+  name: "Acme",
+  plan: {
+    name: "Team",
+    slug: "team",
+    requests_per_minute: 60,
+    tokens_per_minute: null,
+    max_concurrency: 4,
+    monthly_budget: "20",
+    max_rank: 64,
+  },
+  role: "owner",
+  scopes: ["admin", "adapters", "inference", "keys", "read", "usage"],
+  usage_this_month: TOTALS,
+  created_at: NOW,
+};
