@@ -118,7 +118,14 @@ def _add_lora_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("adapters")
     add = group.add_argument
     paths_help = "adapters to load at the start; default: none"
-    add("--lora-paths", nargs="+", type=_named_path, metavar="NAME=PATH", help=paths_help)
+    add(
+        "--lora-paths",
+        nargs="+",
+        action="extend",
+        type=_named_path,
+        metavar="NAME=PATH",
+        help=paths_help,
+    )
     batch_help = "distinct adapters in one forward"
     add("--max-loras-per-batch", type=_positive, default=8, metavar="N", help=batch_help)
     rank_help = "largest rank that an adapter may have"

@@ -28,9 +28,12 @@ STREAM_HEADERS = {
 DONE = b"data: [DONE]\n\n"
 
 
+# One encoder for all: json.dumps with settings makes a new one for every frame.
+encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
 def frame(value: Any) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return b"data: " + text.encode() + b"\n\n"
+    return b"data: " + encode_json(value).encode() + b"\n\n"
 
 
 @dataclass(frozen=True)

@@ -90,12 +90,17 @@ def start_replica(*flags: str, cwd: Path = ROOT_DIR) -> Server:
     raise RuntimeError(f"the replica did not start: {''.join(lines)}")
 
 
-def stop_replica(server: Server) -> int:
+def exit_status(server: Server) -> int:
+    """Waits for the end of a process that was told to stop."""
     assert server.process is not None and server.process.stdout is not None
+    with server.process.stdout:
+        return server.process.wait(30)
+
+
+def stop_replica(server: Server) -> int:
+    assert server.process is not None
     server.process.terminate()
-    status = server.process.wait(30)
-    server.process.stdout.close()
-    return status
+    return exit_status(server)
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ from tests.inference.server.conftest import (
     ROOT_DIR,
     SMALL,
     Server,
+    exit_status,
     start_replica,
-    stop_replica,
 )
 from tests.services import free_port, wait_for_port
 from tests.tiny import make_adapter, make_base
@@ -46,6 +46,8 @@ def test_it_works(base: Path, adapters: dict[str, Path]) -> None:
     flags = "--max-loras-per-batch 4 --max-lora-rank 32 --tp 1 --port 1234 --kv-cache-bytes 512M"
     model = ("serve", "--no-prefix-cache", "--model-path", str(base))
     config = parse_arguments([*model, *flags.split(), "--lora-paths", *paths])
+    repeated = [flag for path in paths for flag in ("--lora-paths", path)]
+    assert parse_arguments([*model, *flags.split(), *repeated]) == config
     assert config.base_name == "tiny"
     assert [name for name, _ in config.lora_paths] == ["a", "b"]
     assert (config.port, config.host) == (1234, "127.0.0.1")
@@ -174,7 +176,8 @@ def test_a_dead_loop_ends_the_process(base: Path) -> None:
 
 
 def test_sigterm_lets_streams_finish(base: Path) -> None:
-    replica = start_replica("--model-path", str(base), "--served-model-name", "oak")
+    flags = ("--model-path", str(base), "--served-model-name", "oak", "--grace-s", "60")
+    replica = start_replica(*flags)
     assert replica.process is not None
     with replica.openai() as client:
         stream = client.chat.completions.create(
@@ -184,7 +187,7 @@ def test_sigterm_lets_streams_finish(base: Path) -> None:
         replica.process.send_signal(signal.SIGTERM)
         chunks += list(stream)
     assert chunks[-1].choices[0].finish_reason == "length"
-    assert stop_replica(replica) == 0
+    assert exit_status(replica) == 0
 
 
 def test_sigterm_ends_what_does_not_finish_in_time(base: Path) -> None:
@@ -201,5 +204,5 @@ def test_sigterm_ends_what_does_not_finish_in_time(base: Path) -> None:
         with pytest.raises(openai.APIError, match="shutting down"):
             for _ in stream:
                 pass
-    assert stop_replica(replica) == 0
-    assert time.monotonic() - sent_at < 15
+    assert exit_status(replica) == 0
+    assert time.monotonic() - sent_at < 30
