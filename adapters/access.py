@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.db.models import QuerySet
 
-from adapters.models import Adapter, AdapterVersion, VersionState
+from adapters.models import NAME_PATTERN, Adapter, AdapterVersion, VersionState
 from tenants.auth import Principal
 from tenants.errors import ApiError
 from tenants.scope import tenant_scope
@@ -60,6 +60,9 @@ def resolve(tenant_id: int, model: str) -> Resolved:
 
 
 def _active(name: str) -> AdapterVersion | None:
+    # What cannot be a name is not asked for: PostgreSQL fails on a NUL.
+    if not re.match(NAME_PATTERN, name):
+        return None
     rows = AdapterVersion.objects.select_related("adapter")
     return rows.filter(adapter__name=name, state=VersionState.ACTIVE).first()
 
@@ -132,7 +135,8 @@ def own_adapters(principal: Principal) -> QuerySet[Adapter]:
 
 def access_adapter(principal: Principal, name: str) -> Adapter:
     """Raises ApiError 404. Call inside the tenant's scope."""
-    adapter = own_adapters(principal).select_related("active_version").filter(name=name).first()
+    rows = own_adapters(principal).select_related("active_version")
+    adapter = rows.filter(name=name).first() if re.match(NAME_PATTERN, name) else None
     if adapter is None:
         raise ApiError("not_found", 404, f"There is no adapter '{name[:80]}'.")
     return adapter

@@ -69,6 +69,7 @@ def upload(
 
     Raises ApiError as create_adapter, and 403 at the plan's limit of versions.
     """
+    _check_name(name)
     with transaction.atomic():
         plan = _locked_plan(principal)
         adapter = Adapter.objects.filter(name=name).first() or create_adapter(

@@ -15,6 +15,7 @@ from inference.adapter_format import (
     FormatError,
     Problem,
     TensorInfo,
+    clipped,
     digest,
     match_tensors,
     parse_config,
@@ -110,7 +111,7 @@ def _other_base(config: AdapterConfig, base_model_name: str) -> list[Problem]:
     if not named or named == base_model_name.lower():
         return []
     message = "trained on a base model of another name; the shapes decide, the answers may not fit"
-    where, found = "base_model_name_or_path", config.base_model[:120]
+    where, found = "base_model_name_or_path", clipped(config.base_model)
     return [Problem("other_base_model", message, where, base_model_name, found)]
 
 

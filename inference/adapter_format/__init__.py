@@ -9,7 +9,7 @@ from inference.adapter_format.digest import digest
 from inference.adapter_format.header import ITEM_BYTES, TensorInfo, read_header
 from inference.adapter_format.match import AdapterPlan, ModulePlan, match_tensors
 from inference.adapter_format.parse import MAX_CONFIG_BYTES, parse_config
-from inference.adapter_format.problem import FormatError, Problem, shortened
+from inference.adapter_format.problem import FormatError, Problem, clipped, shortened
 
 __all__ = [
     "ITEM_BYTES",
@@ -21,6 +21,7 @@ __all__ = [
     "Problem",
     "TargetRule",
     "TensorInfo",
+    "clipped",
     "digest",
     "match_tensors",
     "parse_config",

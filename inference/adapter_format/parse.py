@@ -114,7 +114,7 @@ def _pattern(
     try:
         return compile_pattern(source, wrap)
     except PatternError as error:
-        message = f"{where}: pattern refused: {error}"
+        message = f"{where}: pattern refused: {clipped(str(error))}"
         fields.refuse("unsupported_pattern", message, where, "a plain regular expression", source)
         return None, 0
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from inference.adapter_format.fields import Fields, is_inactive
+from inference.adapter_format.problem import clipped
 
 SUPPORTED = "a causal-LM LoRA on q, k, v, o, gate, up and down projections"
 
@@ -106,7 +107,7 @@ def _note_ignored(fields: Fields, name: str, value: object) -> None:
 
 
 def _check_unknown(fields: Fields, name: str, value: object) -> None:
-    where = name if len(name) <= 80 else name[:80] + "…"
+    where = clipped(name, 80)
     if is_inactive(value):
         fields.warn("unknown_field", f"{where} is not known and inactive: ignored", where, value)
         return

@@ -165,6 +165,12 @@ def test_deleting_is_audited_with_who_and_whence(
     assert (event.actor, event.target, event.ip) == ("alice", "support-bot", "127.0.0.1")
 
 
+@pytest.mark.parametrize("name", ["%00", "a%00b", "..%2Fx", "%F0%9F%92%A9", "x" * 3000])
+def test_a_name_that_cannot_be_is_404(name: str, client: Client) -> None:
+    for path in (f"{ROOT}{name}/", f"{ROOT}{name}/versions/", f"{ROOT}{name}/versions/1/"):
+        assert client.get(path).status_code == 404
+
+
 @pytest.mark.parametrize("number", ["0", "99", "99999999999999999999999"])
 def test_a_version_that_is_not_there_is_404(
     number: str, client: Client, published: Publish

@@ -206,7 +206,8 @@ def test_pinned_versions_stay_for_two_generations(scope: Principal, published: P
 
 @pytest.mark.case("C81")
 @pytest.mark.parametrize(
-    "model", ["", "a:1", "tiny-base:a", "org/a", "a@0", "a@01", "a@-1", "a@9", "A", "a ", "a" * 999]
+    "model",
+    ["", "a:1", "tiny-base:a", "org/a", "a@0", "a@01", "a@-1", "a@9", "A", "a\0", "a ", "a" * 999],
 )
 def test_a_model_name_is_exact_and_never_the_base(
     model: str, scope: Principal, published: Publish

@@ -6,6 +6,8 @@ import sys
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from inference.adapter_format import AdapterConfig, Problem, parse_config
 
@@ -236,3 +238,43 @@ def test_fan_in_fan_out_is_ignored_with_a_warning() -> None:
 def test_scales_never_come_from_integer_division() -> None:
     assert config_of(r=7, lora_alpha=3).scale_of("x") == 3 / 7
     assert config_of(r=7, lora_alpha=3, use_rslora=True).scale_of("x") == 3 / math.sqrt(7)
+
+
+FIELDS = (
+    "peft_type task_type r lora_alpha target_modules use_rslora rank_pattern alpha_pattern bias "
+    "layers_to_transform layers_pattern exclude_modules modules_to_save init_lora_weights use_dora "
+    "lora_dropout base_model_name_or_path loftq_config fan_in_fan_out megatron_core new_field"
+)
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.just("q_proj"),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from(FIELDS.split()) | st.text(max_size=9), values, max_size=5))
+def test_any_value_of_any_field_is_read_or_refused(changes: dict[str, Any]) -> None:
+    config, problems, warnings = parse_config(json.dumps(GOOD | changes).encode())
+    assert (config is None) == bool(problems)
+    # A report is kept as JSON: PostgreSQL refuses a NUL in it, and pages show what is printable.
+    texts = [text for one in (*problems, *warnings) for text in one.as_dict().values()]
+    assert all(text.isprintable() for text in texts)
+    if config is not None:
+        module = "model.layers.0.self_attn.q_proj"
+        assert config.rank_of(module) > 0 and math.isfinite(config.scale_of(module))
+        assert config.targets.covers(module) in (True, False)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
+    config, problems, _ = parse_config(raw)
+    assert (config is None) == bool(problems)
