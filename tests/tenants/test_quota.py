@@ -365,3 +365,13 @@ def test_durations_are_written_as_openai_does(ms: int, text: str) -> None:
     from tenants.denials import duration
 
     assert duration(ms) == text
+
+
+async def test_what_the_ledger_has_is_counted_once(quota: Quota, books: Books) -> None:
+    """Settled a moment ago, and in the ledger: not counted from both."""
+    who = caller(monthly_budget_nanos=1000)
+    await quota.settle(await quota.reserve(who, "a", 1, 400), 1, 400)
+    books.spent_nanos, books.recent_ids = 400, ["a"]
+    await quota._client.hdel(f"quota:{{{who.tenant_id}}}:sums", "spent:2027-01")
+    await refused(quota, who, "b", cost=601)
+    await quota.reserve(who, "b", 1, 600)
