@@ -18,7 +18,14 @@ from tenants.keys import create_key
 from tenants.models import Plan, Price, Tenant, UsageRecord
 from tenants.scope import tenant_scope
 from tests.gateway.fake_replica import Behaviour, FakeReplica
-from tests.gateway.live import Web, default_database, make_database, start_web, wait_for
+from tests.gateway.live import (
+    Web,
+    default_database,
+    default_store,
+    make_database,
+    start_web,
+    wait_for,
+)
 
 
 @dataclass(frozen=True)
@@ -116,7 +123,8 @@ def stack(running_stack: Stack, django_db_blocker: DjangoDbBlocker) -> Iterator[
     for replica in running_stack.replicas:
         replica.behaviour = Behaviour()
         replica.bodies.clear()
-    with django_db_blocker.unblock(), default_database(running_stack.database_url):
+    url = running_stack.database_url
+    with django_db_blocker.unblock(), default_database(url), default_store():
         yield running_stack
     running_stack.web.close_clients()
 

@@ -23,7 +23,9 @@ import openai
 import psycopg
 from django.conf import settings
 from django.db import connections
+from django.test import override_settings
 
+from tenants.store import store
 from tests.services import free_port
 
 ROOT_DIR = Path(__file__).resolve().parents[2]
@@ -61,7 +63,9 @@ def make_database(folder: Path) -> str:
 def default_database(url: str) -> Iterator[None]:
     """Django's default connection, in this thread and in new ones, goes to url meanwhile."""
     before, kept = connections["default"], dict(connections.settings["default"])
-    connections.settings["default"].update(dj_database_url.parse(url))
+    # Options are of one kind of database; the settings may have been read for the other.
+    options = kept["OPTIONS"] if url.startswith("sqlite") else {}
+    connections.settings["default"].update(dj_database_url.parse(url) | {"OPTIONS": options})
     connections["default"] = connections.create_connection("default")
     try:
         yield
@@ -70,6 +74,17 @@ def default_database(url: str) -> Iterator[None]:
         connections.settings["default"].clear()
         connections.settings["default"].update(kept)
         connections["default"] = before
+
+
+@contextlib.contextmanager
+def default_store() -> Iterator[None]:
+    """This process publishes to the run's own store, even if its settings were read too early."""
+    url = os.environ["REDIS_URL"]
+    layers = {"default": settings.CHANNEL_LAYERS["default"] | {"CONFIG": {"hosts": [url]}}}
+    store.cache_clear()
+    with override_settings(REDIS_URL=url, CHANNEL_LAYERS=layers):
+        yield
+    store.cache_clear()
 
 
 @dataclass
@@ -105,7 +120,7 @@ def start_web(folder: Path, database_url: str, replica_urls: list[str], **enviro
         "VAR_DIR": str(folder),
         "DATABASE_URL": database_url,
         "SECRET_KEY": settings.SECRET_KEY,
-        "REDIS_URL": settings.REDIS_URL,
+        "REDIS_URL": os.environ["REDIS_URL"],
         "REPLICA_URLS": ",".join(replica_urls),
         "MODEL_NAME": BASE_MODEL,
         "CORS_ORIGINS": "https://app.example.org",

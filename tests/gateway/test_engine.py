@@ -22,6 +22,7 @@ from tests.gateway.live import (
     ROOT_DIR,
     Web,
     default_database,
+    default_store,
     make_database,
     start_web,
     wait_for,
@@ -87,7 +88,7 @@ def engine_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Eng
 def engine(
     engine_stack: tuple[Engine, Web, str], django_db_blocker: DjangoDbBlocker
 ) -> Iterator[Engine]:
-    with django_db_blocker.unblock(), default_database(engine_stack[2]):
+    with django_db_blocker.unblock(), default_database(engine_stack[2]), default_store():
         yield engine_stack[0]
     engine_stack[1].close_clients()
 
