@@ -135,10 +135,15 @@ def web_child(addresses: Addresses) -> Child:
 
 
 def worker_child(addresses: Addresses) -> Child:
-    command = [sys.executable, "-m", "celery", "-A", "gateway", "worker", "--beat"]
-    command += ["--pool", "threads", "--concurrency", "4", "--loglevel", "INFO"]
-    command += ["--without-gossip", "--without-mingle"]
+    command = [sys.executable, "-m", "celery", "-A", "gateway", "worker", "--loglevel", "INFO"]
+    command += ["--pool", "threads", "--concurrency", "4", "--without-gossip", "--without-mingle"]
     return Child("worker", tuple(command), addresses.environment())
+
+
+def beat_child(addresses: Addresses) -> Child:
+    """On its own: inside the worker it would be a grandchild, and outlive a killed supervisor."""
+    command = [sys.executable, "-m", "celery", "-A", "gateway", "beat", "--loglevel", "INFO"]
+    return Child("beat", (*command, "--pidfile", ""), addresses.environment())
 
 
 def seed_child(addresses: Addresses) -> Child:

@@ -74,6 +74,7 @@ class House:
         await self._wait("valkey", partial(answers_ping, addresses.redis_url))
         supervisor.start(embedded.web_child(addresses))
         supervisor.start(embedded.worker_child(addresses))
+        supervisor.start(embedded.beat_child(addresses))
         async with aiohttp.ClientSession(timeout=REQUEST_TIMEOUT) as http:
             for url in addresses.replica_urls:
                 await self._wait("replica", partial(is_ok, http, f"{url}/ready"))
