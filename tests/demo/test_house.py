@@ -1,7 +1,9 @@
 """The demo as a user meets it: a fresh start seeds it, the next one finds it as it was."""
 
+import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,21 @@ import pytest
 import requests
 
 from demo.base_model import ensure
-from tests.e2e.house import MODEL_DIR, House, is_up, process_ids, start, wait_for
+from tests.e2e.house import MODEL_DIR, ROOT_DIR, House, is_up, process_ids, wait_for
+from tests.services import free_port
 
 pytestmark = [pytest.mark.demo, pytest.mark.slow]
+
+
+def start(var_dir: Path) -> subprocess.Popen[bytes]:
+    given = ("REDIS_URL", "DATABASE_URL", "SECRET_KEY")
+    inherited = {key: value for key, value in os.environ.items() if key not in given}
+    house = {"VAR_DIR": str(var_dir), "PORT": str(free_port()), "MODEL": str(MODEL_DIR)}
+    command = [sys.executable, "manage.py", "serve"]
+    with (var_dir / "serve.log").open("wb") as log:
+        return subprocess.Popen(
+            command, cwd=ROOT_DIR, env=inherited | house, stdout=log, stderr=log
+        )
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -22,11 +36,12 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def versions(house: House) -> list[dict[str, Any]]:
     member = house.sign_in(0)
-    return [
-        version
-        for name in member.adapters
-        for version in member.get(f"adapters/{name}/versions/")["results"]
-    ]
+    with member.session:
+        return [
+            version
+            for name in member.adapters
+            for version in member.get(f"adapters/{name}/versions/")["results"]
+        ]
 
 
 def test_start_stop_start(tmp_path: Path) -> None:
