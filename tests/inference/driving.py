@@ -16,6 +16,7 @@ from inference.request import (
     Token,
 )
 
+PROMPT = [(3 * i * i + 5) % 256 for i in range(70)]
 TERMINAL = (Finished, Aborted, Failed)
 
 
@@ -83,3 +84,11 @@ class Client:
         request_id = self.submit(token_ids, params, adapter, salt)
         self.drain()
         return self.tokens(request_id)
+
+
+def make_client(base: Path, paths: dict[str, Path], names: str = "ab", **config: Any) -> Client:
+    """A client of a fresh engine with these adapters loaded; a letter is a name."""
+    client = Client(make_engine(base, **config))
+    for name in names:
+        client.engine.load_adapter(name, str(paths[name]))
+    return client
