@@ -75,13 +75,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * @description Sets self.principal and opens the tenant's scope around the method.
-         *
-         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
-         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
-         *     absent tenants alike, 403 for the wrong role or scope.
-         */
+        /** @description The tenant, its limits, and what the caller may do there. */
         get: operations["tenant_retrieve"];
         put?: never;
         post?: never;
@@ -98,22 +92,8 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * @description Sets self.principal and opens the tenant's scope around the method.
-         *
-         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
-         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
-         *     absent tenants alike, 403 for the wrong role or scope.
-         */
         get: operations["adapters_list"];
         put?: never;
-        /**
-         * @description Sets self.principal and opens the tenant's scope around the method.
-         *
-         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
-         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
-         *     absent tenants alike, 403 for the wrong role or scope.
-         */
         post: operations["adapters_create"];
         delete?: never;
         options?: never;
@@ -128,23 +108,9 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * @description Sets self.principal and opens the tenant's scope around the method.
-         *
-         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
-         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
-         *     absent tenants alike, 403 for the wrong role or scope.
-         */
         get: operations["adapters_retrieve"];
         put?: never;
         post?: never;
-        /**
-         * @description Sets self.principal and opens the tenant's scope around the method.
-         *
-         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
-         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
-         *     absent tenants alike, 403 for the wrong role or scope.
-         */
         delete: operations["adapters_destroy"];
         options?: never;
         head?: never;
@@ -158,13 +124,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * @description Sets self.principal and opens the tenant's scope around the method.
-         *
-         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
-         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
-         *     absent tenants alike, 403 for the wrong role or scope.
-         */
         get: operations["versions_list"];
         put?: never;
         /** @description Uploads a version; an adapter that does not exist yet is made. Validation runs in the background: watch `state`. */
@@ -182,13 +141,6 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * @description Sets self.principal and opens the tenant's scope around the method.
-         *
-         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
-         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
-         *     absent tenants alike, 403 for the wrong role or scope.
-         */
         get: operations["versions_retrieve"];
         put?: never;
         post?: never;
@@ -257,22 +209,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * @description Sets self.principal and opens the tenant's scope around the method.
-         *
-         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
-         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
-         *     absent tenants alike, 403 for the wrong role or scope.
-         */
+        /** @description Newest first, the revoked ones too. */
         get: operations["keys_list"];
         put?: never;
-        /**
-         * @description Sets self.principal and opens the tenant's scope around the method.
-         *
-         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
-         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
-         *     absent tenants alike, 403 for the wrong role or scope.
-         */
+        /** @description Make a key. Its secret is in this answer and nowhere else. */
         post: operations["keys_create"];
         delete?: never;
         options?: never;
@@ -338,13 +278,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * @description Sets self.principal and opens the tenant's scope around the method.
-         *
-         *     `scope` is the KeyScope (or "keys") that the view is about. A safe method takes it or any
-         *     membership; an unsafe one takes it only. 401 without credentials, 404 for strangers and for
-         *     absent tenants alike, 403 for the wrong role or scope.
-         */
+        /** @description Sums over the period, in all, by day (UTC) and by adapter. */
         get: operations["usage_summary"];
         put?: never;
         post?: never;
@@ -385,17 +319,17 @@ export interface components {
         Audit: {
             /** Format: date-time */
             readonly at: string;
-            actor: string;
-            role: string;
-            action: string;
-            target: string;
-            before: {
+            readonly actor: string;
+            readonly role: string;
+            readonly action: string;
+            readonly target: string;
+            readonly before: {
                 [key: string]: unknown;
             } | null;
-            after: {
+            readonly after: {
                 [key: string]: unknown;
             } | null;
-            ip?: string | null;
+            readonly ip: string | null;
         };
         DayTotals: {
             num_requests: number;
@@ -437,21 +371,21 @@ export interface components {
             scales?: number[];
         };
         Key: {
-            public_id: string;
-            name: string;
-            scopes: components["schemas"]["Scopes44eEnum"][];
+            readonly public_id: string;
+            readonly name: string;
+            readonly scopes: components["schemas"]["ScopesEnum"][];
             /** Format: date-time */
             readonly created_at: string;
             /** Format: date-time */
-            last_used_at?: string | null;
+            readonly last_used_at: string | null;
             /** Format: date-time */
-            expires_at?: string | null;
+            readonly expires_at: string | null;
             /** Format: date-time */
-            revoked_at?: string | null;
+            readonly revoked_at: string | null;
         };
         MakeKeyRequest: {
             name: string;
-            scopes: components["schemas"]["Scopes44eEnum"][];
+            scopes: components["schemas"]["ScopesEnum"][];
             /** Format: date-time */
             expires_at?: string | null;
         };
@@ -477,17 +411,17 @@ export interface components {
             description: string;
         };
         NewKey: {
-            public_id: string;
-            name: string;
-            scopes: components["schemas"]["Scopes44eEnum"][];
+            readonly public_id: string;
+            readonly name: string;
+            readonly scopes: components["schemas"]["ScopesEnum"][];
             /** Format: date-time */
             readonly created_at: string;
             /** Format: date-time */
-            last_used_at?: string | null;
+            readonly last_used_at: string | null;
             /** Format: date-time */
-            expires_at?: string | null;
+            readonly expires_at: string | null;
             /** Format: date-time */
-            revoked_at?: string | null;
+            readonly revoked_at: string | null;
             /** @description The whole key, gh-…. It is shown here only. */
             secret: string;
         };
@@ -596,6 +530,16 @@ export interface components {
             previous?: string | null;
             results: components["schemas"]["Version"][];
         };
+        /**
+         * @description * `read` - read
+         *     * `keys` - keys
+         *     * `inference` - inference
+         *     * `adapters` - adapters
+         *     * `usage` - usage
+         *     * `admin` - admin
+         * @enum {string}
+         */
+        PermissionsEnum: "read" | "keys" | "inference" | "adapters" | "usage" | "admin";
         Placement: {
             digest: string;
             readonly state: components["schemas"]["PlacementStateEnum"];
@@ -616,30 +560,21 @@ export interface components {
         PlacementStateEnum: "pending" | "loading" | "loaded" | "failed" | "orphaned";
         /** @description A limit that is null is none. */
         Plan: {
-            name: string;
-            slug: string;
-            /** Format: int64 */
-            requests_per_minute?: number | null;
-            /** Format: int64 */
-            tokens_per_minute?: number | null;
-            /** Format: int64 */
-            max_concurrency?: number | null;
+            readonly name: string;
+            readonly slug: string;
+            readonly requests_per_minute: number | null;
+            readonly tokens_per_minute: number | null;
+            readonly max_concurrency: number | null;
             /**
              * Format: decimal
              * @example 0.0000074
              */
-            monthly_budget: string | null;
-            /** Format: int64 */
-            max_rank?: number;
-            /** Format: int64 */
-            max_adapters?: number;
-            /**
-             * Format: int64
-             * @description Versions kept for one adapter.
-             */
-            max_versions?: number;
-            /** Format: int64 */
-            max_upload_bytes?: number;
+            readonly monthly_budget: string | null;
+            readonly max_rank: number;
+            readonly max_adapters: number;
+            /** @description Versions kept for one adapter. */
+            readonly max_versions: number;
+            readonly max_upload_bytes: number;
         };
         Problem: {
             code: string;
@@ -672,7 +607,7 @@ export interface components {
          *     * `admin` - Admin
          * @enum {string}
          */
-        Scopes44eEnum: "inference" | "adapters" | "usage" | "admin";
+        ScopesEnum: "inference" | "adapters" | "usage" | "admin";
         Session: {
             user: components["schemas"]["SessionUser"] | null;
             memberships: components["schemas"]["Membership"][];
@@ -707,9 +642,9 @@ export interface components {
             by_adapter: components["schemas"]["AdapterTotals"][];
         };
         Tenant: {
-            slug: string;
-            name: string;
-            plan: string;
+            readonly slug: string;
+            readonly name: string;
+            readonly plan: string;
         };
         TenantDetail: {
             slug: string;
@@ -717,7 +652,7 @@ export interface components {
             plan: components["schemas"]["Plan"];
             role: components["schemas"]["TenantDetailRoleEnum"];
             /** @description What the caller may do here. */
-            scopes: components["schemas"]["TenantDetailScopesEnum"][];
+            permissions: components["schemas"]["PermissionsEnum"][];
             /** @description The calendar month, UTC. */
             usage_this_month: components["schemas"]["Totals"];
             /** Format: date-time */
@@ -732,16 +667,6 @@ export interface components {
          * @enum {string}
          */
         TenantDetailRoleEnum: "owner" | "developer" | "billing" | "viewer" | "key";
-        /**
-         * @description * `read` - read
-         *     * `keys` - keys
-         *     * `inference` - inference
-         *     * `adapters` - adapters
-         *     * `usage` - usage
-         *     * `admin` - admin
-         * @enum {string}
-         */
-        TenantDetailScopesEnum: "read" | "keys" | "inference" | "adapters" | "usage" | "admin";
         Totals: {
             num_requests: number;
             prompt_tokens: number;
@@ -774,32 +699,28 @@ export interface components {
         };
         /** @description Token counts that are null are unknown. */
         Usage: {
-            request_id: string;
+            readonly request_id: string;
             /** Format: date-time */
-            started_at: string;
+            readonly started_at: string;
             /** Format: date-time */
-            ended_at?: string | null;
-            status?: components["schemas"]["StatusEnum"];
-            error_code?: string;
-            endpoint: string;
-            model: string;
-            adapter?: string;
-            /** Format: int64 */
-            version?: number | null;
-            digest?: string;
-            key?: string | null;
-            user?: string | null;
-            /** Format: int64 */
-            prompt_tokens?: number | null;
-            /** Format: int64 */
-            cached_tokens?: number | null;
-            /** Format: int64 */
-            completion_tokens?: number | null;
+            readonly ended_at: string | null;
+            readonly status: components["schemas"]["StatusEnum"];
+            readonly error_code: string;
+            readonly endpoint: string;
+            readonly model: string;
+            readonly adapter: string;
+            readonly version: number | null;
+            readonly digest: string;
+            readonly key: string | null;
+            readonly user: string | null;
+            readonly prompt_tokens: number | null;
+            readonly cached_tokens: number | null;
+            readonly completion_tokens: number | null;
             /**
              * Format: decimal
              * @example 0.0000074
              */
-            cost: string;
+            readonly cost: string;
         };
         Version: {
             /** Format: int64 */
