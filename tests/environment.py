@@ -1,0 +1,5 @@
+"""Loaded by `-p tests.environment`: before pytest-django reads the settings, which no conftest is."""
+
+from tests.services import prepare_environment
+
+prepare_environment()
