@@ -40,6 +40,6 @@ export default defineConfig({
     setupFiles: ["src/testing/setup.ts"],
     css: false,
     maxWorkers: 2,
-    testTimeout: 30_000,
+    testTimeout: 60_000,
   },
 });

@@ -28,11 +28,12 @@ class NoResizeObserver implements ResizeObserver {
   }
 }
 window.ResizeObserver = NoResizeObserver;
+Object.defineProperty(document, "fonts", { value: new EventTarget() });
 window.HTMLElement.prototype.scrollIntoView = vi.fn();
 window.scrollTo = vi.fn();
 
 // No style sheet is loaded, so whether something is hidden by one cannot be told; asking costs seconds.
-configure({ defaultHidden: true, asyncUtilTimeout: 5_000 });
+configure({ defaultHidden: true, asyncUtilTimeout: 15_000 });
 
 beforeAll(() => server.listen({ onUnhandledRequest: "error" }));
 afterEach(() => {
