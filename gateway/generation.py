@@ -22,7 +22,7 @@ from gateway.openai.relay import BrokenStream, DigestMismatch, Identity, Relay
 from gateway.openai.schema import Ask
 from gateway.router import rank
 from gateway.runtime import Runtime
-from gateway.upstream import ReplicaBusy, ReplicaLost, open_stream
+from gateway.upstream import AdapterGone, ReplicaBusy, ReplicaLost, open_stream
 from tenants.auth import Principal
 from tenants.errors import ApiError
 from tenants.metering import TokenCounts, UsageStart, open_usage, settle_usage
@@ -125,10 +125,10 @@ class Generation:
         salt = self.admission.principal.cache_salt
         return [one.url for one in rank(self.admission.resolved.digest, salt, snapshots)]
 
-    def _unavailable(self) -> ApiError:
+    def _unavailable(self, is_busy: bool = False) -> ApiError:
         if not self._runtime.replicas.is_any_ready():
             return unavailable("no_replica", "No inference replica is ready. Try again shortly.", 2)
-        if self.admission.resolved.digest is None:
+        if is_busy or self.admission.resolved.digest is None:
             return unavailable("overloaded", "Every inference replica is busy. Try again shortly.")
         name = self.admission.resolved.public_name
         message = f"{name} is being loaded by the inference replicas. Try again shortly."
@@ -147,7 +147,7 @@ class Generation:
 
         A replica lost before the first of them is replaced unseen; later it is an error.
         """
-        attempts = deque(self._urls)
+        attempts, is_busy = deque(self._urls), False
         while attempts:
             url = attempts.popleft()
             try:
@@ -157,6 +157,7 @@ class Generation:
                 self.status = "finished"
                 return
             except ReplicaBusy as error:
+                is_busy = is_busy or not isinstance(error, AdapterGone)
                 log.info("%s: %s", self.admission.request_id, error)
             except (ReplicaLost, BrokenStream) as error:
                 self._lost(url, error)
@@ -170,7 +171,7 @@ class Generation:
                 attempts.appendleft(url)
                 continue
             metrics.RETRIES.inc()
-        raise self._unavailable()
+        raise self._unavailable(is_busy)
 
     def _lost(self, url: str, error: Exception) -> None:
         log.warning("%s: %s", self.admission.request_id, error)

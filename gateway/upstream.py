@@ -27,7 +27,11 @@ class ReplicaLost(Exception):
 
 
 class ReplicaBusy(Exception):
-    """The replica lives but will not take this request now (overloaded, or the adapter left it)."""
+    """The replica lives but will not take this request now."""
+
+
+class AdapterGone(ReplicaBusy):
+    """The replica does not hold the adapter that it reported a moment ago."""
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -72,9 +76,12 @@ async def open_stream(
 async def raise_refusal(response: aiohttp.ClientResponse) -> None:
     raw = await response.content.read(MAX_ERROR_BYTES)
     code = (parse_error(raw) or {}).get("code")
+    where = f"{response.url.origin()}: {response.status} {code}"
     # The model was resolved before: a replica that does not know the digest has just lost it.
-    if response.status in {429, 503} or code == "model_not_found":
-        raise ReplicaBusy(f"{response.url.origin()}: {response.status} {code}")
+    if code == "model_not_found":
+        raise AdapterGone(where)
+    if response.status in {429, 503}:
+        raise ReplicaBusy(where)
     raise from_upstream(response.status, raw)
 
 

@@ -112,6 +112,16 @@ def test_a_busy_replica_is_passed_over(stack: Stack, acme: Customer) -> None:
     assert "".join(stream(acme)) == "Hello world! ✓"
 
 
+def test_when_all_are_busy_the_answer_says_so(stack: Stack, acme: Customer) -> None:
+    busy = {"message": "full", "type": "server_error", "param": None, "code": "overloaded"}
+    behave(stack, status=503, error=busy)
+    with pytest.raises(openai.InternalServerError) as caught:
+        acme.client().chat.completions.create(**BODY)  # type: ignore[call-overload]
+    assert (caught.value.status_code, caught.value.code) == (503, "overloaded")
+    assert caught.value.response.headers["retry-after"] == "1"
+    assert acme.usage(1)[0].cost == 0
+
+
 def test_an_adapter_that_just_left_its_replica(stack: Stack, acme: Customer) -> None:
     absent = {"message": "no", "type": "invalid_request_error", "param": "model"}
     behave(stack, status=404, error=absent | {"code": "model_not_found"})
