@@ -95,7 +95,7 @@ export const TENANT: TenantDetail = {
     max_upload_bytes: 1_000_000_000,
   },
   role: "owner",
-  scopes: ["admin", "adapters", "inference", "keys", "read", "usage"],
+  permissions: ["admin", "adapters", "inference", "keys", "read", "usage"],
   usage_this_month: TOTALS,
   created_at: NOW,
 };
