@@ -167,14 +167,22 @@ class Engine:
         return bool(plan.work or plan.copies or deliveries)
 
     def run(self) -> None:
-        """Steps until stop(); then what is left ends as aborted. For a thread of its own."""
-        while not self._is_stopped:
-            if not self.step():
-                self._wait_for_news()
-        with self._lock:
-            self._aborts.update(s.request_id for s in self._scheduler)
-        self.step()
-        self._adapters.close()
+        """Steps until stop(), for a thread of its own. What is left then ends as aborted, also when
+        planning itself fails: nobody waits for a loop that is gone.
+        """
+        try:
+            while not self._is_stopped:
+                if not self.step():
+                    self._wait_for_news()
+        finally:
+            self.stop()
+            deliveries: list[Delivery] = []
+            with self._lock:
+                self._aborts.update(s.request_id for s in self._scheduler)
+                self._end_aborted(deliveries)
+            for on_event, event in deliveries:
+                _deliver(on_event, event)
+            self._adapters.close()
 
     def stop(self) -> None:
         """Ends run() after the step at hand; later requests are refused."""

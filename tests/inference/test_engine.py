@@ -220,6 +220,23 @@ def test_the_loop_thread_serves_and_stop_ends_what_is_left(
     assert refused.value.code is ErrorCode.OVERLOADED
 
 
+def test_a_loop_that_breaks_leaves_nobody_waiting(
+    base: Path, paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = make_client(base, paths)
+    request_id = user.submit(PROMPT, greedy(4), "a")
+
+    def broken() -> None:
+        raise RuntimeError("planning failed")
+
+    monkeypatch.setattr(user.engine._scheduler, "schedule", broken)
+    with pytest.raises(RuntimeError, match="planning failed"):
+        user.engine.run()
+    assert user.events[request_id] == [Aborted(request_id)]
+    with pytest.raises(EngineError):
+        user.submit(PROMPT, greedy(3))
+
+
 def wait_until(condition: object, timeout_s: float = 30.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():  # type: ignore[operator]
