@@ -50,7 +50,9 @@ def make_database(folder: Path) -> str:
         name = f"live_{secrets.token_hex(4)}"
         with psycopg.connect(given, autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
-        url = given.rsplit("/", 1)[0] + f"/{name}"
+        # The socket's folder is in the query, with slashes of its own.
+        server, mark, query = given.partition("?")
+        url = f"{server.rsplit('/', 1)[0]}/{name}{mark}{query}"
     else:
         url = f"sqlite:///{folder / 'live.sqlite3'}"
     environment = os.environ | {"DATABASE_URL": url, "VAR_DIR": str(folder)}
