@@ -39,8 +39,8 @@ schema:  ## write the OpenAPI schema and the frontend's types again
 
 bench:  ## tokens/s on this machine beside transformers and PEFT
 	@scripts/setup dev
-	@$(PYTHON) -m demo.base_model $(if $(MODEL),$(MODEL),var/models/smollm2-135m-instruct)
-	@exec $(PYTHON) -m inference.bench
+	@$(if $(MODEL),:,$(PYTHON) -m demo.base_model var/models/smollm2-135m-instruct)
+	@exec $(PYTHON) -m inference.bench $(if $(MODEL),--model-path $(MODEL))
 
 demo-adapters:  ## train the demo's adapters again (minutes) and score them
 	@scripts/setup dev
