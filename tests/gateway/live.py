@@ -66,8 +66,10 @@ def default_database(url: str) -> Iterator[None]:
     """Django's default connection, in this thread and in new ones, goes to url meanwhile."""
     before, kept = connections["default"], dict(connections.settings["default"])
     # Options are of one kind of database; the settings may have been read for the other.
-    options = kept["OPTIONS"] if url.startswith("sqlite") else {}
-    connections.settings["default"].update(dj_database_url.parse(url) | {"OPTIONS": options})
+    parsed: dict[str, Any] = {"OPTIONS": {}, **dj_database_url.parse(url)}
+    if url.startswith("sqlite"):
+        parsed["OPTIONS"] = kept["OPTIONS"]
+    connections.settings["default"].update(parsed)
     connections["default"] = connections.create_connection("default")
     try:
         yield
