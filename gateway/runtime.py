@@ -42,7 +42,7 @@ class Runtime:
         self.replicas = ReplicaTable(self.session, settings.REPLICA_URLS)
         self.principals: TenantCache[Principal] = TenantCache(ttl_s, lambda _, one: one.tenant_id)
         self.models: TenantCache[Resolved] = TenantCache(ttl_s, lambda key, _: key[0])
-        self.prices: TenantCache[PriceBook] = TenantCache(ttl_s, lambda key, _: key[0])
+        self.prices: TenantCache[PriceBook] = TenantCache(ttl_s, lambda tenant_id, _: tenant_id)
         self.redis = redis.asyncio.Redis.from_url(
             settings.REDIS_URL, socket_connect_timeout=2, health_check_interval=5
         )

@@ -1,4 +1,4 @@
-"""Loaded by `-p tests.environment`: before pytest-django reads the settings, which no conftest is."""
+"""Loaded by `-p tests.environment`: before pytest-django reads the settings, as no conftest is."""
 
 from tests.services import prepare_environment
 

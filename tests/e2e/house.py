@@ -130,13 +130,14 @@ def start(var_dir: Path) -> subprocess.Popen[bytes]:
     names = ("REDIS_URL", "DATABASE_URL", "SECRET_KEY")
     inherited = {key: value for key, value in os.environ.items() if key not in names}
     port = str(free_port())
-    return subprocess.Popen(
-        [sys.executable, "manage.py", "serve"],
-        cwd=ROOT_DIR,
-        env={**inherited, "VAR_DIR": str(var_dir), "PORT": port, "MODEL": str(MODEL_DIR)},
-        stdout=open(var_dir / "serve.log", "wb"),
-        stderr=subprocess.STDOUT,
-    )
+    with open(var_dir / "serve.log", "wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "manage.py", "serve"],
+            cwd=ROOT_DIR,
+            env={**inherited, "VAR_DIR": str(var_dir), "PORT": port, "MODEL": str(MODEL_DIR)},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
 
 
 def is_up(process: subprocess.Popen[bytes], var_dir: Path) -> dict[str, Any] | None:
