@@ -46,7 +46,8 @@ def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
 
     Packing saves the repacking that a plain matmul does on every call: on one core in fp32,
     [8, 576] × [576, 3072] took 1.98 ms packed and 2.88 plain, [2, 576] × [576, 49152] 17 and 38,
-    one row the same. These ops are what torch's own inductor emits for frozen weights.
+    one row the same. A weight that is wider than tall gains nothing and stays plain. These ops are
+    what torch's own inductor emits for frozen weights.
     """
     if weight.device.type != "cpu" or not _can_pack(weight):
         return PlainLinear(weight, bias)
@@ -55,5 +56,7 @@ def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
 
 
 def _can_pack(weight: torch.Tensor) -> bool:
+    if weight.shape[0] <= weight.shape[1]:
+        return False
     has_ops = hasattr(torch.ops.mkldnn, "_linear_pointwise")
     return weight.dtype is torch.float32 and has_ops and torch._C._has_mkldnn
