@@ -2,7 +2,12 @@ import { parseSearchWith, stringifySearchWith } from "@tanstack/react-router";
 import * as z from "zod";
 
 /** What the addresses may hold. A value that cannot be is dropped, not an error page. */
-const text = z.string().optional().catch(undefined);
+// The router reads "42" and "true" as what they look like; here they are what was typed.
+const text = z
+  .union([z.string(), z.number(), z.boolean()])
+  .transform(String)
+  .optional()
+  .catch(undefined);
 const whole = z.coerce.number().int().min(1).optional().catch(undefined);
 const day = z.iso.date().optional().catch(undefined);
 

@@ -98,7 +98,7 @@ export function connectEvents(options: EventsOptions): () => void {
 
 export function parseFrame(data: unknown): unknown {
   try {
-    return JSON.parse(String(data)) as unknown;
+    return typeof data === "string" ? (JSON.parse(data) as unknown) : undefined;
   } catch {
     return undefined;
   }

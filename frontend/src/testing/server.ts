@@ -12,7 +12,7 @@ export function at(path: string): string {
 
 export const SESSION_URL = `${ORIGIN}/api/session`;
 
-export function page<T>(results: T[]) {
+export function page(results: object[]) {
   return HttpResponse.json({ count: results.length, next: null, previous: null, results });
 }
 

@@ -11,10 +11,8 @@ window.matchMedia = (query: string) =>
     onchange: null,
     addEventListener: vi.fn(),
     removeEventListener: vi.fn(),
-    addListener: vi.fn(),
-    removeListener: vi.fn(),
     dispatchEvent: () => false,
-  }) satisfies MediaQueryList;
+  }) as Partial<MediaQueryList> as MediaQueryList;
 
 class NoResizeObserver implements ResizeObserver {
   observe(): void {

@@ -2,6 +2,7 @@ import { screen, waitFor } from "@testing-library/react";
 import { http } from "msw";
 import { expect, test } from "vitest";
 import * as z from "zod";
+import { parseFrame } from "@/lib/events";
 import { anAdapter, aVersion, DIGEST } from "@/testing/data";
 import { renderAt } from "@/testing/render";
 import { at, chatSocket, page, server } from "@/testing/server";
@@ -34,7 +35,7 @@ function serveChat() {
       write = (frame) => client.send(JSON.stringify(frame));
       close = (code) => client.close(code);
       client.addEventListener("message", (message) => {
-        const frame = frameSchema.parse(JSON.parse(String(message.data)));
+        const frame = frameSchema.parse(parseFrame(message.data));
         frames.push(frame);
         if (frame.type === "auth") write({ type: "ready", tenant: frame.tenant });
       });

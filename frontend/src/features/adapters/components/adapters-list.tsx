@@ -1,6 +1,7 @@
 import { Stack, Text, TextInput } from "@mantine/core";
 import { IconLeaf, IconSearch } from "@tabler/icons-react";
 import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
 import { EmptyState } from "@/components/empty-state";
 import { ErrorNotice } from "@/components/error-notice";
 import { LinkButton } from "@/components/link";
@@ -38,11 +39,13 @@ function NoAdapters({ tenant }: { tenant: string }) {
 }
 
 export function AdaptersList({ tenant, search, onSearch }: AdaptersListProps) {
+  // The field is ahead of the address, which follows in its own time: no letter may get lost between.
+  const [typed, setTyped] = useState(search);
   const { data, error, refetch } = useQuery(adaptersQuery(tenant));
   if (error) return <ErrorNotice error={error} onRetry={() => void refetch()} />;
   if (!data) return <TableSkeleton />;
   if (data.count === 0) return <NoAdapters tenant={tenant} />;
-  const shown = data.results.filter((adapter) => matches(adapter, search));
+  const shown = data.results.filter((adapter) => matches(adapter, typed));
   return (
     <Stack gap="sm">
       <TextInput
@@ -50,15 +53,18 @@ export function AdaptersList({ tenant, search, onSearch }: AdaptersListProps) {
         aria-label="Search adapters"
         placeholder="Search by name, description or digest"
         leftSection={<IconSearch size={16} />}
-        value={search}
-        onChange={(event) => onSearch(event.currentTarget.value)}
+        value={typed}
+        onChange={({ currentTarget: { value } }) => {
+          setTyped(value);
+          onSearch(value);
+        }}
         maw={380}
       />
       {shown.length > 0 ? (
         <AdaptersTable tenant={tenant} adapters={shown} />
       ) : (
         <Text c="dimmed" py="lg" ta="center" role="status">
-          No adapter matches “{search}”.
+          No adapter matches “{typed}”.
         </Text>
       )}
     </Stack>

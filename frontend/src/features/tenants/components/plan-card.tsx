@@ -13,7 +13,7 @@ function limitsOf(plan: TenantDetail["plan"]): string {
     requests_per_minute && `${formatCompact(requests_per_minute)} requests/min`,
     tokens_per_minute && `${formatCompact(tokens_per_minute)} tokens/min`,
     max_concurrency && `${max_concurrency} at once`,
-    `rank ≤ ${plan.max_rank ?? "–"}`,
+    `rank ≤ ${plan.max_rank}`,
   ];
   return limits.filter(Boolean).join(" · ");
 }

@@ -25,7 +25,7 @@ function RequestRow({ row }: { row: UsageRecord }) {
       <Table.Td fw={550}>{row.model}</Table.Td>
       <Table.Td>
         <Tooltip label={row.error_code} disabled={!row.error_code}>
-          <Badge color={COLORS[row.status ?? ""] ?? "gray"}>{row.status}</Badge>
+          <Badge color={COLORS[row.status] ?? "gray"}>{row.status}</Badge>
         </Tooltip>
       </Table.Td>
       <Table.Td>
