@@ -5,7 +5,6 @@ import io
 import json
 import shutil
 import subprocess
-import sys
 import zipfile
 from decimal import Decimal
 from pathlib import Path
@@ -17,10 +16,11 @@ import requests
 from safetensors.numpy import save_file
 
 from tests.e2e.house import ROOT_DIR, House, Member, wait_for
-from tests.e2e.oracle import Oracle
+from tests.e2e.oracle import ChatOracle
 
 pytestmark = [pytest.mark.demo, pytest.mark.slow]
 DEMO_ADAPTERS_DIR = ROOT_DIR / "demo" / "adapters"
+CONFIGS = sorted(DEMO_ADAPTERS_DIR.glob("*/adapter_config.json"))
 PROMPTS = (
     "Hi, please send 12 units of desk lamps for order 55321 to Oslo. Thanks, Ann",
     "I was charged twice for order 55321, please refund me.",
@@ -52,11 +52,11 @@ def streamed(member: Member, model: str, prompt: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def oracle(model_dir: Path) -> Oracle:
-    return Oracle(model_dir)
+def oracle(model_dir: Path) -> ChatOracle:
+    return ChatOracle(model_dir, {path.parent.name: path.parent for path in CONFIGS})
 
 
-def test_it_works(house: House, acme: Member, oracle: Oracle) -> None:
+def test_it_works(house: House, acme: Member, oracle: ChatOracle) -> None:
     """A freshly uploaded adapter answers token for token as transformers + PEFT."""
     folder = DEMO_ADAPTERS_DIR / house.demo["tenants"][1]["adapters"][0]
     version = acme.upload("newcomer", folder)
@@ -64,20 +64,20 @@ def test_it_works(house: House, acme: Member, oracle: Oracle) -> None:
     assert len(version["digest"]) == 64
     acme.activate("newcomer", version["number"])
 
-    expected = oracle.answer(PROMPTS, folder, MAX_TOKENS)
+    expected = oracle.answers(PROMPTS, folder.name, MAX_TOKENS)
     assert [greedy(acme, "newcomer", prompt) for prompt in PROMPTS] == expected
     assert [streamed(acme, "newcomer", prompt) for prompt in PROMPTS] == expected
 
 
 def test_seeded_adapters_and_base_answer_as_the_oracle(
-    house: House, acme: Member, globex: Member, oracle: Oracle
+    house: House, acme: Member, globex: Member, oracle: ChatOracle
 ) -> None:
     for member in (acme, globex):
         for name in member.adapters:
-            expected = oracle.answer(PROMPTS, DEMO_ADAPTERS_DIR / name, MAX_TOKENS)
+            expected = oracle.answers(PROMPTS, name, MAX_TOKENS)
             assert [greedy(member, name, prompt) for prompt in PROMPTS] == expected
     base = acme.session.get(f"{house.url}/api/session", timeout=30).json()["base_model"]
-    expected = oracle.answer(PROMPTS, None, MAX_TOKENS)
+    expected = oracle.answers(PROMPTS, None, MAX_TOKENS)
     assert [greedy(acme, base, prompt) for prompt in PROMPTS] == expected
 
 
@@ -125,7 +125,8 @@ def test_a_zip_is_as_good(acme: Member, tmp_path: Path) -> None:
         for name in ("adapter_config.json", "adapter_model.safetensors"):
             archive.write(folder / name, name)
     acme.call("POST", "adapters/", json={"name": "zipped"}).raise_for_status()
-    answer = acme.call("POST", "adapters/zipped/versions/", files={"archive": path.open("rb")})
+    files = {"archive": ("adapter.zip", path.read_bytes())}
+    answer = acme.call("POST", "adapters/zipped/versions/", files=files)
     assert answer.status_code == 201, answer.text
     version = acme.wait_for_version("zipped", answer.json()["number"], {"ready", "rejected"})
     twin = acme.get(f"adapters/{acme.adapters[0]}/")["active_version"]
@@ -181,25 +182,15 @@ def test_bad_requests_are_answered_as_openai_answers(house: House, acme: Member)
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
-def test_the_printed_snippets_work_when_pasted(house: House, tmp_path: Path) -> None:
+@pytest.mark.parametrize("first_words", ["curl ", "OPENAI_API_KEY="])
+def test_the_printed_snippets_work_when_pasted(house: House, first_words: str) -> None:
     """The curl and the Python snippet, cut out of what the start printed, run as they stand."""
-    shell, python = printed_snippets(house.log)
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60)
-    assert json.loads(done.stdout)["choices"][0]["message"]["content"], done.stderr
-    script = tmp_path / "snippet.py"
-    script.write_text(python)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and done.stdout.strip(), done.stderr
-
-
-def printed_snippets(log: str) -> tuple[str, str]:
-    lines = log.splitlines()
-    first = next(i for i, line in enumerate(lines) if line.lstrip().startswith("curl "))
-    shell = [lines[first]]
-    while shell[-1].rstrip().endswith("\\"):
-        shell.append(lines[first + len(shell)])
-    start = next(i for i, line in enumerate(lines) if line.lstrip().startswith("from openai"))
-    indent = len(lines[start]) - len(lines[start].lstrip())
-    python = [line[indent:] for line in lines[start:] if line.strip() or line == ""]
-    end = next(i for i, line in enumerate(python) if line.startswith("print("))
-    return "\n".join(line.lstrip() for line in shell), "\n".join(python[: end + 1])
+    start = house.log.index(f"\n{first_words}")
+    end = "\n\n" if first_words == "curl " else "\nEOF\n"
+    snippet = house.log[start + 1 :].split(end, 1)[0] + end
+    done = subprocess.run(["bash", "-c", snippet], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout
+    if first_words == "curl ":
+        text = json.loads(text)["choices"][0]["message"]["content"]
+    assert len(text.strip()) > 5
