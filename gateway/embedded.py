@@ -123,7 +123,8 @@ def replica_child(addresses: Addresses) -> Child:
     command += ["--adapter-dir", str(settings.ADAPTER_STORE_DIR)]
     command += ["--served-model-name", settings.BASE_MODEL_NAME, "--grace-s", "3"]
     if settings.BASE_MODEL_PATH == settings.DEMO_MODEL_PATH:
-        command += ["--dtype", "float32"]
+        # Small enough that many adapters may answer at once; ARCHITECTURE.md says why float32.
+        command += ["--dtype", "float32", "--max-loras-per-batch", "32"]
     return Child("replica", tuple(command), addresses.environment())
 
 

@@ -127,14 +127,16 @@ def process_ids(var_dir: Path, words: str) -> list[int]:
 
 
 def start(var_dir: Path) -> subprocess.Popen[bytes]:
-    names = ("REDIS_URL", "DATABASE_URL", "SECRET_KEY")
+    # The demo's model where a fresh house would put it, without fetching it again.
+    (var_dir / "models").symlink_to(MODEL_DIR.parent)
+    names = ("REDIS_URL", "DATABASE_URL", "SECRET_KEY", "MODEL")
     inherited = {key: value for key, value in os.environ.items() if key not in names}
     port = str(free_port())
     with open(var_dir / "serve.log", "wb") as log:
         return subprocess.Popen(
             [sys.executable, "manage.py", "serve"],
             cwd=ROOT_DIR,
-            env={**inherited, "VAR_DIR": str(var_dir), "PORT": port, "MODEL": str(MODEL_DIR)},
+            env={**inherited, "VAR_DIR": str(var_dir), "PORT": port},
             stdout=log,
             stderr=subprocess.STDOUT,
         )

@@ -26,7 +26,7 @@ PROMPTS = (
     "I was charged twice for order 55321, please refund me.",
     "What is the capital of France?",
 )
-MAX_TOKENS = 48
+MAX_TOKENS = 32
 
 
 def greedy(member: Member, model: str, prompt: str, **kwargs: Any) -> str:
@@ -34,8 +34,7 @@ def greedy(member: Member, model: str, prompt: str, **kwargs: Any) -> str:
         model=model,
         messages=[{"role": "user", "content": prompt}],
         temperature=0,
-        max_tokens=MAX_TOKENS,
-        **kwargs,
+        **{"max_tokens": MAX_TOKENS, **kwargs},
     )
     return answer.choices[0].message.content or ""
 
