@@ -126,6 +126,17 @@ def process_ids(var_dir: Path, words: str) -> list[int]:
     return found
 
 
+def store_process_id(var_dir: Path) -> int:
+    """Valkey writes its title over its environment: known by its port instead."""
+    port = json.loads((var_dir / "ports.json").read_text())["store"]
+    titles = {entry: entry / "cmdline" for entry in Path("/proc").glob("[0-9]*")}
+    for entry, title in titles.items():
+        with contextlib.suppress(OSError):
+            if f"127.0.0.1:{port}" in title.read_text() and "valkey" in title.read_text():
+                return int(entry.name)
+    raise LookupError(f"no store listens on port {port}")
+
+
 def start(var_dir: Path) -> subprocess.Popen[bytes]:
     # The demo's model where a fresh house would put it, without fetching it again.
     (var_dir / "models").symlink_to(MODEL_DIR.parent)

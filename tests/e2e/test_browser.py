@@ -96,13 +96,13 @@ def upload(page: Page, folder: Path) -> None:
 def activate(page: Page) -> None:
     """The state becomes active before the person's eyes, without a reload."""
     page.get_by_role("button", name="Activate v1").click()
-    expect(page.get_by_role("row", name=re.compile("v1")).get_by_text("Active")).to_be_visible()
+    expect(page.get_by_role("row", name=re.compile("version 1 Active"))).to_be_visible()
     photograph(page, "adapter-active")
 
 
 def compare_in_the_playground(page: Page) -> None:
     page.goto(page.url.split("/adapters")[0] + "/playground?adapter=by-clicking")
-    page.get_by_label("Prompt").fill(PROMPTS[0])
+    page.get_by_label("Prompt", exact=True).fill(PROMPTS[0])
     page.get_by_role("button", name="Send").click()
     log = page.get_by_role("log", name="Answers")
     expect(log.get_by_text("55321").last).to_be_visible()

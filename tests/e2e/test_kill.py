@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.house import House, Member, process_ids, wait_for
+from tests.e2e.house import House, Member, process_ids, store_process_id, wait_for
 
 pytestmark = [pytest.mark.demo, pytest.mark.slow]
 HELLO: Any = [{"role": "user", "content": "Tell me about order 12345 for Ann in Rome, 3 mugs."}]
@@ -82,5 +82,5 @@ def test_the_web_is_killed(house: House, acme: Member) -> None:
 
 
 def test_the_store_of_counters_is_killed(house: House, acme: Member) -> None:
-    kill(house, "valkey-server")
+    os.kill(store_process_id(house.var_dir), signal.SIGKILL)
     assert wait_for("an answer after the kill", lambda: ask(acme), RECOVERY_S)
