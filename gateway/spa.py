@@ -18,10 +18,13 @@ NOT_BUILT = (
 
 
 def page(request: HttpRequest) -> HttpResponseBase:
-    """index.html for every path of the client-side router; a missing file stays a 404."""
+    """index.html for every path of the client-side router; a missing asset stays a 404.
+
+    Only what is below /assets/ is a file: a name in a path may have dots (an adapter's does).
+    """
     if request.method not in {"GET", "HEAD"}:
         return HttpResponseNotAllowed(["GET", "HEAD"])
-    if not request.accepts("text/html") or "." in request.path.rsplit("/", 1)[-1]:
+    if not request.accepts("text/html") or request.path.startswith("/assets/"):
         return HttpResponse("Not found.\n", status=404, content_type="text/plain")
     index = settings.FRONTEND_DIR / "index.html"
     if not index.is_file():

@@ -100,7 +100,7 @@ def test_the_page(settings: Any, tmp_path: Path) -> None:
     unbuilt = spa.page(ask.get("/acme/adapters", **html))  # type: ignore[arg-type]
     assert unbuilt.status_code == 503
     (tmp_path / "index.html").write_text("<!doctype html><title>Grafthouse</title>")
-    page = spa.page(ask.get("/acme/adapters", **html))  # type: ignore[arg-type]
+    page = spa.page(ask.get("/t/acme/adapters/bot.v2", **html))  # type: ignore[arg-type]
     assert isinstance(page, HttpResponse) and b"Grafthouse" in page.content
     assert "no-cache" in page["cache-control"]
     assert spa.page(ask.get("/assets/gone-12345678.js", **html)).status_code == 404  # type: ignore[arg-type]
