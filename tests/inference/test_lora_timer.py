@@ -1,0 +1,34 @@
+"""Which steps a GPU's LoRA time is taken from, and what is counted before there is one."""
+
+import random
+
+import pytest
+import torch
+
+from inference.lora_timer import SAMPLE_EVERY, ClockTimer, EventTimer, lora_timer
+from inference.request import GenerateRequest, SamplingParams
+from inference.sequence import Sequence
+from inference.stats import Counters
+
+
+def test_a_gpu_is_sampled_once_in_a_period_and_never_while_it_compiles() -> None:
+    cuda = torch.device("cuda")
+    steps = range(1, 4 * SAMPLE_EVERY + 1)
+    sampled = [step for step in steps if isinstance(lora_timer(cuda, step), EventTimer)]
+    assert sampled == [32, 96, 160, 224]
+
+
+def test_the_cpu_is_timed_at_every_step() -> None:
+    cpu = torch.device("cpu")
+    assert all(isinstance(lora_timer(cpu, step), ClockTimer) for step in range(1, 65))
+
+
+def test_before_a_sample_nothing_is_counted_and_then_its_cost_a_token() -> None:
+    request = GenerateRequest("r", (1, 2, 3), SamplingParams(max_tokens=1), digest="d")
+    sequence = Sequence(request, pytest.fail, random.Random(0), 0.0)
+    counters = Counters()
+    counters.count_step(900.0, None, [(sequence, 3)])
+    assert (counters.lora_ms_total, sequence.lora_ms) == (0.0, 0.0)
+    counters.count_step(5.0, 2.0, [(sequence, 4)])
+    counters.count_step(5.0, None, [(sequence, 2)])
+    assert counters.lora_ms_total == sequence.lora_ms == 3.0
