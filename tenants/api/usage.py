@@ -16,7 +16,13 @@ from tenants.api.errors import errors
 from tenants.api.fields import AmountField, TotalsSerializer
 from tenants.billing.exports import FORMATS, export
 from tenants.billing.periods import Period, parse_period
-from tenants.billing.summary import rows_of, totals, totals_by_adapter, totals_by_day
+from tenants.billing.summary import (
+    rows_of,
+    totals,
+    totals_by_adapter,
+    totals_by_day,
+    totals_by_day_and_adapter,
+)
 from tenants.errors import ApiError
 from tenants.models import KeyScope, UsageRecord
 
@@ -66,12 +72,17 @@ class AdapterTotalsSerializer(TotalsSerializer):
     adapter = serializers.CharField(help_text='"" is the base model.')
 
 
+class DayAdapterTotalsSerializer(AdapterTotalsSerializer):
+    day = serializers.DateField()
+
+
 class SummarySerializer(serializers.Serializer[Any]):
     start = serializers.DateTimeField()
     end = serializers.DateTimeField(help_text="Not included.")
     total = TotalsSerializer()
     by_day = DayTotalsSerializer(many=True)
     by_adapter = AdapterTotalsSerializer(many=True)
+    by_day_and_adapter = DayAdapterTotalsSerializer(many=True)
 
 
 def period_of(request: Request) -> Period:
@@ -104,7 +115,7 @@ class UsageSummaryView(TenantView):
         responses={200: SummarySerializer, **errors(400, 401, 403, 404)},
     )
     def get(self, request: Request, tenant: str) -> Response:
-        """Sums over the period, in all, by day (UTC) and by adapter."""
+        """Sums over the period, in all, by day (UTC), by adapter, and by both."""
         period = period_of(request)
         summary = {
             "start": period.start,
@@ -112,6 +123,7 @@ class UsageSummaryView(TenantView):
             "total": totals(period),
             "by_day": totals_by_day(period),
             "by_adapter": totals_by_adapter(period),
+            "by_day_and_adapter": totals_by_day_and_adapter(period),
         }
         return Response(SummarySerializer(summary).data)
 

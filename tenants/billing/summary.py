@@ -28,6 +28,10 @@ class AdapterTotals(Totals):
     adapter: str
 
 
+class DayAdapterTotals(AdapterTotals):
+    day: date
+
+
 SUMS = {
     "num_requests": Count("id"),
     "prompt_tokens": Sum("prompt_tokens"),
@@ -56,6 +60,13 @@ def totals_by_adapter(period: Period) -> list[AdapterTotals]:
     """adapter "" is the base model."""
     adapters = rows_of(period).order_by("adapter").values("adapter")
     return [{"adapter": row["adapter"], **totals_of(row)} for row in adapters.annotate(**SUMS)]
+
+
+def totals_by_day_and_adapter(period: Period) -> list[DayAdapterTotals]:
+    """Only the pairs that have a request; adapter "" is the base model."""
+    days = rows_of(period).annotate(day=TruncDate("started_at")).order_by("day", "adapter")
+    sums = days.values("day", "adapter").annotate(**SUMS)
+    return [{"day": row["day"], "adapter": row["adapter"], **totals_of(row)} for row in sums]
 
 
 def totals_of(row: Mapping[str, Any]) -> Totals:

@@ -278,7 +278,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** @description Sums over the period, in all, by day (UTC) and by adapter. */
+        /** @description Sums over the period, in all, by day (UTC), by adapter, and by both. */
         get: operations["usage_summary"];
         put?: never;
         post?: never;
@@ -330,6 +330,22 @@ export interface components {
                 [key: string]: unknown;
             } | null;
             readonly ip: string | null;
+        };
+        DayAdapterTotals: {
+            num_requests: number;
+            prompt_tokens: number;
+            /** @description A part of prompt_tokens. */
+            cached_tokens: number;
+            completion_tokens: number;
+            /**
+             * Format: decimal
+             * @example 0.0000074
+             */
+            cost: string;
+            /** @description "" is the base model. */
+            adapter: string;
+            /** Format: date */
+            day: string;
         };
         DayTotals: {
             num_requests: number;
@@ -640,6 +656,7 @@ export interface components {
             total: components["schemas"]["Totals"];
             by_day: components["schemas"]["DayTotals"][];
             by_adapter: components["schemas"]["AdapterTotals"][];
+            by_day_and_adapter: components["schemas"]["DayAdapterTotals"][];
         };
         Tenant: {
             readonly slug: string;
@@ -737,6 +754,8 @@ export interface components {
             readonly created_at: string;
             /** Format: date-time */
             activated_at?: string | null;
+            /** @description Whether requests that name it are answered now. */
+            readonly is_served: boolean;
             readonly error: string | null;
         };
         VersionRef: {

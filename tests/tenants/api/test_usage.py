@@ -76,6 +76,21 @@ def test_summary(client: Client) -> None:
         ("a", "0.00003"),
         ("b", "0.000015"),
     ]
+    rows = body["by_day_and_adapter"]
+    assert [(row["day"], row["adapter"], row["num_requests"]) for row in rows] == [
+        ("2028-02-01", "a", 1),
+        ("2028-02-01", "b", 1),
+        ("2028-02-02", "a", 1),
+    ]
+    assert rows[0] == body["total"] | {
+        "day": "2028-02-01",
+        "adapter": "a",
+        "num_requests": 1,
+        "prompt_tokens": 10,
+        "cached_tokens": 4,
+        "completion_tokens": 5,
+        "cost": "0.000015",
+    }
 
 
 @pytest.mark.django_db
@@ -83,7 +98,7 @@ def test_an_empty_period(client: Client) -> None:
     client.force_login(make_alice())
     body = client.get(f"{URL}summary/").json()
     assert body["total"]["cost"] == "0"
-    assert body["by_day"] == body["by_adapter"] == []
+    assert body["by_day"] == body["by_adapter"] == body["by_day_and_adapter"] == []
     first = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     assert datetime.fromisoformat(body["start"]) == first
 

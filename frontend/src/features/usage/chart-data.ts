@@ -1,12 +1,9 @@
-import type { UsageTotals } from "@/lib/types";
+import type { UsageSummary, UsageTotals } from "@/lib/types";
 
 export type Metric = "tokens" | "requests" | "cost";
 
-/** Sums of one day and, where they are known apart, one adapter ("" is the base model). */
-export interface ChartRow extends UsageTotals {
-  day: string;
-  adapter?: string;
-}
+/** Sums of one day and one adapter ("" is the base model). */
+export type ChartRow = UsageSummary["by_day_and_adapter"][number];
 
 export interface ChartDay {
   day: string;
@@ -20,7 +17,6 @@ export interface ChartData {
 }
 
 export const BASE_NAME = "base model";
-export const ALL_NAME = "all adapters";
 export const OTHERS_NAME = "others";
 const MAX_SERIES = 8;
 
@@ -30,7 +26,7 @@ export function metricOf(row: UsageTotals, metric: Metric): number {
 }
 
 function nameOf({ adapter }: ChartRow): string {
-  return adapter === undefined ? ALL_NAME : adapter === "" ? BASE_NAME : adapter;
+  return adapter === "" ? BASE_NAME : adapter;
 }
 
 function largestFirst(rows: ChartRow[], metric: Metric): string[] {

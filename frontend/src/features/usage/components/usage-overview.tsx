@@ -4,7 +4,6 @@ import { ErrorNotice } from "@/components/error-notice";
 import { summaryQuery } from "../api/get-summary";
 import type { Metric } from "../chart-data";
 import type { UsagePeriod } from "../period";
-import { useChartRows } from "../use-chart-rows";
 import { ChartCard } from "./chart-card";
 import { Totals } from "./totals";
 
@@ -32,13 +31,17 @@ function OverviewSkeleton() {
 
 export function UsageOverview({ tenant, period, metric, onMetric }: UsageOverviewProps) {
   const { data, error, refetch } = useQuery(summaryQuery(tenant, period));
-  const rows = useChartRows(tenant, period, data);
   if (error) return <ErrorNotice error={error} onRetry={() => void refetch()} />;
   if (!data) return <OverviewSkeleton />;
   return (
     <Stack gap="md">
       <Totals totals={data.total} />
-      <ChartCard rows={rows} period={period} metric={metric} onMetric={onMetric} />
+      <ChartCard
+        rows={data.by_day_and_adapter}
+        period={period}
+        metric={metric}
+        onMetric={onMetric}
+      />
     </Stack>
   );
 }
