@@ -6,6 +6,7 @@ from django.db.models import Count, QuerySet
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from adapters.access import retained_ids
 from adapters.models import (
     Adapter,
     AdapterVersion,
@@ -77,6 +78,9 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
     state = serializers.ChoiceField(choices=VersionState.choices, read_only=True)
     digest = serializers.SerializerMethodField()
     report = ReportSerializer(read_only=True)
+    is_served = serializers.SerializerMethodField(
+        help_text="Whether requests that name it are answered now."
+    )
     error = serializers.SerializerMethodField()
 
     class Meta:
@@ -91,8 +95,21 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
             "created_by",
             "created_at",
             "activated_at",
+            "is_served",
             "error",
         ]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # By adapter: one serializer renders all rows of a page, for one query.
+        self._retained: dict[int, list[int]] = {}
+
+    def get_is_served(self, version: AdapterVersion) -> bool:
+        if version.state == VersionState.ACTIVE:
+            return True
+        if version.adapter_id not in self._retained:
+            self._retained[version.adapter_id] = retained_ids(version.adapter_id)
+        return version.id in self._retained[version.adapter_id]
 
     def get_digest(self, version: AdapterVersion) -> str | None:
         return version.digest or None

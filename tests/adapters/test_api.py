@@ -3,16 +3,20 @@
 import io
 import json
 import zipfile
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
+from django.utils import timezone
 
 from adapters import storage
-from adapters.models import AdapterVersion, Placement, Replica
+from adapters.access import resolve
+from adapters.models import AdapterVersion, Placement, Replica, VersionState
 from tenants.auth import Principal
+from tenants.errors import ApiError
 from tenants.models import AuditEvent, KeyScope, Plan, Role
 from tenants.scope import tenant_scope
 from tests import factories
@@ -73,7 +77,7 @@ def test_it_works(client: Client, adapter_files: Path, eager: Any) -> None:
     assert version["state"] == "ready" and version["created_by"] == "alice"
     assert set(version) == {
         "number", "digest", "state", "report", "rank", "size_bytes", "created_by", "created_at",
-        "activated_at", "error",
+        "activated_at", "is_served", "error",
     }  # fmt: skip
     assert version["report"]["facts"]["num_modules"] == 4
     adapter = client.get(f"{ROOT}support-bot/").json()
@@ -224,6 +228,32 @@ def test_roles(role: str, may_write: bool, alice: Principal, published: Publish)
     assert client.get(VERSIONS).status_code == 200
     response = client.post(f"{VERSIONS}1/activate/")
     assert response.status_code == (202 if may_write else 403)
+
+
+def test_a_version_is_served_exactly_when_its_name_resolves(
+    client: Client, alice: Principal, published: Publish, django_assert_max_num_queries: Any
+) -> None:
+    versions = [published("support-bot", seed=seed) for seed in range(5)]
+    with tenant_scope(alice.tenant_id):
+        for number, version in enumerate(versions[:4]):
+            # The newest upload was never active; the first three were, one after another.
+            version.superseded_at = (
+                timezone.now() + timedelta(seconds=number) if number < 3 else None
+            )
+            version.state = VersionState.ACTIVE if number == 3 else VersionState.READY
+            version.save()
+    with django_assert_max_num_queries(8):
+        rows = client.get(VERSIONS).json()["results"]
+    served = {row["number"] for row in rows if row["is_served"]}
+    assert served == {2, 3, 4}
+    for row in rows:
+        one = client.get(f"{VERSIONS}{row['number']}/").json()
+        assert one["is_served"] == row["is_served"]
+        if row["is_served"]:
+            assert resolve(alice.tenant_id, f"support-bot@{row['number']}").digest == row["digest"]
+        else:
+            with pytest.raises(ApiError, match="not served"):
+                resolve(alice.tenant_id, f"support-bot@{row['number']}")
 
 
 def test_a_key_needs_the_scope(alice: Principal, published: Publish) -> None:

@@ -42,6 +42,7 @@ export function aVersion(change: Partial<Version> = {}): Version {
     created_by: "alice",
     created_at: NOW,
     activated_at: null,
+    is_served: false,
     error: null,
     ...change,
   };

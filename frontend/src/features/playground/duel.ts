@@ -19,9 +19,10 @@ export function modelsOf(duel: Duel, baseModel: string): [string, string] {
   return [against, modelName(duel.adapter, duel.version)];
 }
 
+/** Only what a name resolves to now: any other version would be answered with a 404. */
 export function versionOptions(versions: Version[]): { value: string; label: string }[] {
   return versions
-    .filter(({ state }) => state === "active" || state === "ready")
+    .filter(({ is_served }) => is_served)
     .map(({ number, state }) => ({
       value: String(number),
       label: state === "active" ? `v${number} · active` : `v${number}`,

@@ -29,7 +29,12 @@ function serveChat() {
   server.use(
     http.get(at("adapters/"), () => page([anAdapter()])),
     http.get(at("adapters/support-bot/versions/"), () =>
-      page([aVersion({ number: 2, state: "active" }), aVersion({ number: 1 })]),
+      page([
+        aVersion({ number: 4 }),
+        aVersion({ number: 3, state: "rejected" }),
+        aVersion({ number: 2, state: "active", is_served: true }),
+        aVersion({ number: 1, is_served: true }),
+      ]),
     ),
     chatSocket.addEventListener("connection", ({ client }) => {
       write = (frame) => client.send(JSON.stringify(frame));
@@ -144,4 +149,13 @@ test("the address chooses a pinned version", async () => {
   const chat = serveChat();
   await ask(chat, "/t/acme/playground?adapter=support-bot&version=1&against=2");
   expect(chat.chats().map(({ body }) => body?.model)).toEqual(["support-bot@2", "support-bot@1"]);
+});
+
+test("only versions that are served are offered", async () => {
+  serveChat();
+  const { user } = renderAt("/t/acme/playground");
+  await user.click(await screen.findByRole("combobox", { name: "Version" }));
+  const options = await screen.findAllByRole("option");
+  const names = options.map(({ textContent }) => textContent);
+  expect(names.filter((name) => name.startsWith("v"))).toEqual(["v2 · active", "v1"]);
 });
