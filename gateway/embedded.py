@@ -131,6 +131,8 @@ def replica_child(addresses: Addresses) -> Child:
 def web_child(addresses: Addresses) -> Child:
     command = [sys.executable, "-m", "uvicorn", "gateway.asgi:application"]
     command += ["--host", settings.HOST, "--port", str(settings.PORT)]
+    # A frame is a token: compressing each would cost more than it saves, and memory a socket.
+    command += ["--ws-per-message-deflate", "false"]
     command += ["--no-access-log", "--timeout-graceful-shutdown", "3"]
     return Child("web", tuple(command), addresses.environment())
 

@@ -285,7 +285,9 @@ def test_a_reader_that_stops_holds_up_only_itself(stack: Stack, acme: Customer) 
         replica.behaviour = Behaviour(tokens=["x" * 50_000] * 2000)
     headers = {"Authorization": f"Bearer {acme.api_key}"}
     raw = narrow_connection(stack)
-    with open_socket(stack, sock=raw, additional_headers=headers) as slow:
+    # Compressed, 100 MB of one letter would fit the kernel's buffers.
+    options = {"sock": raw, "additional_headers": headers, "compression": None}
+    with open_socket(stack, **options) as slow:
         assert hear(slow)["type"] == "ready"
         say(slow, type="chat", id="a", body=BODY | {"max_tokens": 2000})
         time.sleep(1)
