@@ -6,6 +6,7 @@ export type Session = Schemas["Session"];
 export type User = Schemas["SessionUser"];
 export type TenantRef = Pick<Schemas["Tenant"], "slug" | "name">;
 export type TenantDetail = Schemas["TenantDetail"];
+export type Permission = TenantDetail["permissions"][number];
 export type Adapter = Schemas["Adapter"];
 export type Version = Schemas["Version"];
 export type VersionState = Version["state"];

@@ -1,11 +1,12 @@
 import { Group, Paper, Progress, Text } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { formatCompact, formatMoney } from "@/lib/format";
+import { tenantQuery } from "@/lib/tenant";
 import type { TenantDetail } from "@/lib/types";
-import { tenantQuery } from "../api/get-tenant";
 
 const FULL_PERCENT = 100;
 const NEAR_PERCENT = 80;
+const REFRESH_MS = 30_000;
 
 function limitsOf(plan: TenantDetail["plan"]): string {
   const { requests_per_minute, tokens_per_minute, max_concurrency } = plan;
@@ -34,7 +35,7 @@ function Budget({ spent, budget }: { spent: number; budget: number }) {
 
 /** This calendar month against the plan's budget, whatever period the page shows. */
 export function PlanCard({ tenant }: { tenant: string }) {
-  const { data } = useQuery(tenantQuery(tenant));
+  const { data } = useQuery({ ...tenantQuery(tenant), refetchInterval: REFRESH_MS });
   if (!data) return null;
   const { plan, usage_this_month } = data;
   const { monthly_budget } = plan;
