@@ -11,6 +11,7 @@ import {
 } from "@tanstack/react-router";
 import { sessionQuery } from "@/features/session/api/get-session";
 import { tenantsQuery } from "@/features/tenants/api/list-tenants";
+import { tenantQuery } from "@/lib/tenant";
 import { AdapterPage, NewVersionPage } from "./routes/adapter";
 import { AdaptersPage, NewAdapterPage } from "./routes/adapters";
 import { AuditPage } from "./routes/audit";
@@ -73,6 +74,8 @@ const tenantRoute = createRoute({
   loader: async ({ context: { queryClient }, params }) => {
     const tenants = await queryClient.query(tenantsQuery());
     if (!tenants.results.some(({ slug }) => slug === params.tenant)) throw notFound();
+    // Pages show from the start what the caller may do, and take nothing back.
+    await queryClient.query(tenantQuery(params.tenant));
   },
 });
 

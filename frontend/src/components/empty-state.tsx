@@ -19,7 +19,7 @@ export function EmptyState({ icon, title, children, action }: EmptyStateProps) {
         <Text component="div" c="dimmed" maw={520}>
           {children}
         </Text>
-        {action !== undefined && <Box mt="xs">{action}</Box>}
+        {action && <Box mt="xs">{action}</Box>}
       </Stack>
     </Paper>
   );

@@ -1,6 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { TextLink } from "@/components/link";
+import { NotAllowed } from "@/components/not-allowed";
 import { PageHeader } from "@/components/page-header";
 import { useTitle } from "@/components/use-title";
 import { adapterQuery } from "@/features/adapters/api/get-adapter";
@@ -8,6 +9,7 @@ import { AdapterDetail } from "@/features/adapters/components/adapter-detail";
 import { AdapterHeader } from "@/features/adapters/components/adapter-header";
 import { NewVersion } from "@/features/adapters/components/new-version";
 import { isNotFound } from "@/lib/errors";
+import { usePermissions } from "@/lib/tenant";
 import { NotFoundPage } from "../route-states";
 
 const detailRoute = getRouteApi("/signed-in/t/$tenant/adapters/$name");
@@ -43,7 +45,9 @@ export function AdapterPage() {
 export function NewVersionPage() {
   const { tenant, name } = uploadRoute.useParams();
   const navigate = useNavigate();
+  const permissions = usePermissions(tenant);
   useTitle("New version", name);
+  if (!permissions.has("adapters")) return <NotAllowed what="upload adapters" />;
   return (
     <>
       <PageHeader

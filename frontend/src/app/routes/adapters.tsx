@@ -1,10 +1,12 @@
 import { IconPlus } from "@tabler/icons-react";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { LinkButton } from "@/components/link";
+import { NotAllowed } from "@/components/not-allowed";
 import { PageHeader } from "@/components/page-header";
 import { useTitle } from "@/components/use-title";
 import { AdaptersList } from "@/features/adapters/components/adapters-list";
 import { NewAdapter } from "@/features/adapters/components/new-adapter";
+import { usePermissions } from "@/lib/tenant";
 
 const listRoute = getRouteApi("/signed-in/t/$tenant/adapters");
 const newRoute = getRouteApi("/signed-in/t/$tenant/adapters/new");
@@ -13,6 +15,7 @@ export function AdaptersPage() {
   const { tenant } = listRoute.useParams();
   const { q } = listRoute.useSearch();
   const navigate = listRoute.useNavigate();
+  const permissions = usePermissions(tenant);
   useTitle("Adapters", tenant);
   return (
     <>
@@ -20,13 +23,15 @@ export function AdaptersPage() {
         title="Adapters"
         description="What is grafted onto the base model, and which version of it serves."
         actions={
-          <LinkButton
-            to="/t/$tenant/adapters/new"
-            params={{ tenant }}
-            leftSection={<IconPlus size={16} />}
-          >
-            New adapter
-          </LinkButton>
+          permissions.has("adapters") && (
+            <LinkButton
+              to="/t/$tenant/adapters/new"
+              params={{ tenant }}
+              leftSection={<IconPlus size={16} />}
+            >
+              New adapter
+            </LinkButton>
+          )
         }
       />
       <AdaptersList
@@ -41,7 +46,9 @@ export function AdaptersPage() {
 export function NewAdapterPage() {
   const { tenant } = newRoute.useParams();
   const navigate = useNavigate();
+  const permissions = usePermissions(tenant);
   useTitle("New adapter", tenant);
+  if (!permissions.has("adapters")) return <NotAllowed what="upload adapters" />;
   return (
     <>
       <PageHeader

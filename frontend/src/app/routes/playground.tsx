@@ -4,6 +4,7 @@ import { getRouteApi } from "@tanstack/react-router";
 import { EmptyState } from "@/components/empty-state";
 import { ErrorNotice } from "@/components/error-notice";
 import { LinkButton } from "@/components/link";
+import { NotAllowed } from "@/components/not-allowed";
 import { PageHeader } from "@/components/page-header";
 import { TableSkeleton } from "@/components/table-card";
 import { useTitle } from "@/components/use-title";
@@ -11,6 +12,7 @@ import { adaptersQuery } from "@/features/adapters/api/list-adapters";
 import { versionsQuery } from "@/features/adapters/api/list-versions";
 import { Playground } from "@/features/playground/components/playground";
 import { BASE, type Duel } from "@/features/playground/duel";
+import { usePermissions } from "@/lib/tenant";
 import type { Adapter } from "@/lib/types";
 
 const route = getRouteApi("/signed-in/t/$tenant/playground");
@@ -60,21 +62,30 @@ function NothingToTry({ tenant }: { tenant: string }) {
   );
 }
 
+function AdaptersToTry({ tenant }: { tenant: string }) {
+  const { data, error, refetch } = useQuery(adaptersQuery(tenant));
+  if (error) return <ErrorNotice error={error} onRetry={() => void refetch()} />;
+  if (!data) return <TableSkeleton />;
+  const servable = data.results.filter(({ active_version }) => active_version !== null);
+  if (servable.length === 0) return <NothingToTry tenant={tenant} />;
+  return <PlaygroundBody tenant={tenant} adapters={servable} />;
+}
+
 export function PlaygroundPage() {
   const { tenant } = route.useParams();
-  const { data, error, refetch } = useQuery(adaptersQuery(tenant));
+  const permissions = usePermissions(tenant);
   useTitle("Playground", tenant);
-  const servable = data?.results.filter(({ active_version }) => active_version !== null) ?? [];
   return (
     <>
       <PageHeader
         title="Playground"
         description="See what an adapter changes: the same prompt to two models, side by side."
       />
-      {error && <ErrorNotice error={error} onRetry={() => void refetch()} />}
-      {!data && !error && <TableSkeleton />}
-      {data && servable.length === 0 && <NothingToTry tenant={tenant} />}
-      {servable.length > 0 && <PlaygroundBody tenant={tenant} adapters={servable} />}
+      {permissions.has("inference") ? (
+        <AdaptersToTry tenant={tenant} />
+      ) : (
+        <NotAllowed what="send requests to models" />
+      )}
     </>
   );
 }

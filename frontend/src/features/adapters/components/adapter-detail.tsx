@@ -5,6 +5,7 @@ import { EmptyState } from "@/components/empty-state";
 import { ErrorNotice } from "@/components/error-notice";
 import { LinkButton } from "@/components/link";
 import { TableSkeleton } from "@/components/table-card";
+import { usePermissions } from "@/lib/tenant";
 import { versionsQuery } from "../api/list-versions";
 import { UseIt } from "./use-it";
 import { VersionPanel } from "./version-panel";
@@ -46,14 +47,17 @@ export function AdapterDetail({ tenant, name, selected, onSelect }: AdapterDetai
 }
 
 function NoVersions({ tenant, name }: { tenant: string; name: string }) {
+  const permissions = usePermissions(tenant);
   return (
     <EmptyState
       icon={<IconPackage size={26} />}
       title="No version yet"
       action={
-        <LinkButton to="/t/$tenant/adapters/$name/upload" params={{ tenant, name }}>
-          Upload a version
-        </LinkButton>
+        permissions.has("adapters") && (
+          <LinkButton to="/t/$tenant/adapters/$name/upload" params={{ tenant, name }}>
+            Upload a version
+          </LinkButton>
+        )
       }
     >
       The name is taken, but nothing has been uploaded under it. Requests for <b>{name}</b> get a

@@ -6,6 +6,7 @@ import { ConfirmModal } from "@/components/confirm-modal";
 import { LinkButton, TextLink } from "@/components/link";
 import { PageHeader } from "@/components/page-header";
 import { notifyDone, notifyError } from "@/lib/notify";
+import { usePermissions } from "@/lib/tenant";
 import { useDeleteAdapter } from "../api/delete-adapter";
 import { adapterQuery } from "../api/get-adapter";
 
@@ -65,6 +66,7 @@ function DeleteMenu({ tenant, name, onDeleted }: AdapterHeaderProps) {
 export function AdapterHeader(props: AdapterHeaderProps) {
   const { tenant, name } = props;
   const { data: adapter } = useQuery(adapterQuery(tenant, name));
+  const permissions = usePermissions(tenant);
   return (
     <PageHeader
       title={name}
@@ -81,23 +83,29 @@ export function AdapterHeader(props: AdapterHeaderProps) {
       }
       actions={
         <>
-          <LinkButton
-            to="/t/$tenant/playground"
-            params={{ tenant }}
-            search={{ adapter: name }}
-            variant="default"
-            leftSection={<IconMessages size={16} />}
-          >
-            Try it
-          </LinkButton>
-          <LinkButton
-            to="/t/$tenant/adapters/$name/upload"
-            params={{ tenant, name }}
-            leftSection={<IconUpload size={16} />}
-          >
-            New version
-          </LinkButton>
-          <DeleteMenu {...props} />
+          {permissions.has("inference") && (
+            <LinkButton
+              to="/t/$tenant/playground"
+              params={{ tenant }}
+              search={{ adapter: name }}
+              variant="default"
+              leftSection={<IconMessages size={16} />}
+            >
+              Try it
+            </LinkButton>
+          )}
+          {permissions.has("adapters") && (
+            <>
+              <LinkButton
+                to="/t/$tenant/adapters/$name/upload"
+                params={{ tenant, name }}
+                leftSection={<IconUpload size={16} />}
+              >
+                New version
+              </LinkButton>
+              <DeleteMenu {...props} />
+            </>
+          )}
         </>
       }
     />

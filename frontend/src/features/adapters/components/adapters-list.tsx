@@ -6,6 +6,7 @@ import { EmptyState } from "@/components/empty-state";
 import { ErrorNotice } from "@/components/error-notice";
 import { LinkButton } from "@/components/link";
 import { TableSkeleton } from "@/components/table-card";
+import { usePermissions } from "@/lib/tenant";
 import type { Adapter } from "@/lib/types";
 import { adaptersQuery } from "../api/list-adapters";
 import { AdaptersTable } from "./adapters-table";
@@ -22,14 +23,17 @@ function matches(adapter: Adapter, search: string): boolean {
 }
 
 function NoAdapters({ tenant }: { tenant: string }) {
+  const permissions = usePermissions(tenant);
   return (
     <EmptyState
       icon={<IconLeaf size={26} />}
       title="No adapters yet"
       action={
-        <LinkButton to="/t/$tenant/adapters/new" params={{ tenant }}>
-          Upload the first adapter
-        </LinkButton>
+        permissions.has("adapters") && (
+          <LinkButton to="/t/$tenant/adapters/new" params={{ tenant }}>
+            Upload the first adapter
+          </LinkButton>
+        )
       }
     >
       Train a LoRA with PEFT on the base model and upload what it saved. It is checked tensor by

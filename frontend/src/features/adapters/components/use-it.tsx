@@ -1,6 +1,7 @@
 import { Group, Paper, Tabs, Text, Title } from "@mantine/core";
 import { CodeBlock } from "@/components/code-block";
 import { TextLink } from "@/components/link";
+import { usePermissions } from "@/lib/tenant";
 import { curlSnippet, pythonSnippet } from "../snippets";
 
 interface UseItProps {
@@ -10,13 +11,16 @@ interface UseItProps {
 
 export function UseIt({ tenant, model }: UseItProps) {
   const { origin } = window.location;
+  const permissions = usePermissions(tenant);
   return (
     <Paper p="md" component="section" aria-label="Use it">
       <Group justify="space-between" mb={4}>
         <Title order={2}>Use it</Title>
-        <TextLink to="/t/$tenant/keys" params={{ tenant }} fz="sm">
-          Get an API key
-        </TextLink>
+        {permissions.has("keys") && (
+          <TextLink to="/t/$tenant/keys" params={{ tenant }} fz="sm">
+            Get an API key
+          </TextLink>
+        )}
       </Group>
       <Text c="dimmed" mb="sm">
         Any OpenAI client works: only the address, the key and the model name are ours.

@@ -2,6 +2,7 @@ import { Button } from "@mantine/core";
 import { useState } from "react";
 import { ConfirmModal } from "@/components/confirm-modal";
 import { notifyDone, notifyError } from "@/lib/notify";
+import { usePermissions } from "@/lib/tenant";
 import type { Version } from "@/lib/types";
 import { useActivateVersion } from "../api/activate-version";
 import { useRetryVersion } from "../api/retry-version";
@@ -72,6 +73,8 @@ function RetryButton({ tenant, name, version }: VersionActionsProps) {
 }
 
 export function VersionActions(props: VersionActionsProps) {
+  const permissions = usePermissions(props.tenant);
+  if (!permissions.has("adapters")) return null;
   if (props.version.state === "ready") return <ActivateButton {...props} />;
   if (props.version.state === "failed") return <RetryButton {...props} />;
   return null;

@@ -1,11 +1,14 @@
 import { Button, Modal } from "@mantine/core";
 import { IconPlus } from "@tabler/icons-react";
 import { useState } from "react";
+import { usePermissions } from "@/lib/tenant";
 import { useCreateKey } from "../api/create-key";
+import { SCOPES } from "../scopes";
 import { KeyForm } from "./key-form";
 import { KeySecret } from "./key-secret";
 
 export function CreateKey({ tenant }: { tenant: string }) {
+  const permissions = usePermissions(tenant);
   const create = useCreateKey(tenant);
   const [isOpen, setIsOpen] = useState(false);
   function close(): void {
@@ -13,6 +16,7 @@ export function CreateKey({ tenant }: { tenant: string }) {
     // The only copy of the secret in this page goes with the dialog.
     create.reset();
   }
+  if (!permissions.has("keys")) return null;
   return (
     <>
       <Button leftSection={<IconPlus size={16} />} onClick={() => setIsOpen(true)}>
@@ -31,6 +35,7 @@ export function CreateKey({ tenant }: { tenant: string }) {
           <KeySecret created={create.data} onDone={close} />
         ) : (
           <KeyForm
+            scopes={SCOPES.filter(({ value }) => permissions.has(value))}
             isPending={create.isPending}
             error={create.error}
             onSubmit={(values) => create.mutate(values)}

@@ -2,9 +2,11 @@ import { Button, Checkbox, Group, Select, Stack, TextInput } from "@mantine/core
 import { isNotEmpty, useForm } from "@mantine/form";
 import { ErrorNotice } from "@/components/error-notice";
 import type { NewKey } from "@/lib/types";
-import { expiryOf, LIFETIMES, SCOPES } from "../scopes";
+import { expiryOf, LIFETIMES, type Scope } from "../scopes";
 
 interface KeyFormProps {
+  /** Those that its maker has: a key cannot be given more. */
+  scopes: Scope[];
   isPending: boolean;
   error: Error | null;
   onSubmit: (values: NewKey) => void;
@@ -18,7 +20,7 @@ interface Values {
 
 const START: Values = { name: "", scopes: ["inference"], lifetimeDays: "" };
 
-export function KeyForm({ isPending, error, onSubmit }: KeyFormProps) {
+export function KeyForm({ scopes: offered, isPending, error, onSubmit }: KeyFormProps) {
   const form = useForm({
     initialValues: START,
     validate: {
@@ -43,7 +45,7 @@ export function KeyForm({ isPending, error, onSubmit }: KeyFormProps) {
         />
         <Checkbox.Group label="Scopes" {...form.getInputProps("scopes")}>
           <Stack gap={8} mt={6}>
-            {SCOPES.map(({ value, label, description }) => (
+            {offered.map(({ value, label, description }) => (
               <Checkbox key={value} value={value} label={label} description={description} />
             ))}
           </Stack>

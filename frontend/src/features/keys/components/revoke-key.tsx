@@ -2,10 +2,12 @@ import { Button } from "@mantine/core";
 import { useState } from "react";
 import { ConfirmModal } from "@/components/confirm-modal";
 import { notifyDone, notifyError } from "@/lib/notify";
+import { usePermissions } from "@/lib/tenant";
 import type { Key } from "@/lib/types";
 import { useRevokeKey } from "../api/revoke-key";
 
 export function RevokeKey({ tenant, apiKey }: { tenant: string; apiKey: Key }) {
+  const permissions = usePermissions(tenant);
   const revoke = useRevokeKey(tenant);
   const [isAsking, setIsAsking] = useState(false);
   function run(): void {
@@ -15,6 +17,7 @@ export function RevokeKey({ tenant, apiKey }: { tenant: string; apiKey: Key }) {
       onSettled: () => setIsAsking(false),
     });
   }
+  if (!permissions.has("keys")) return null;
   return (
     <>
       <Button
