@@ -11,6 +11,7 @@ from django.core.asgi import get_asgi_application
 from django.urls import re_path
 
 from gateway import health
+from gateway.body_limit import bounded
 from gateway.consumers import ChatConsumer, EventsConsumer
 from gateway.openai.app import app as openai_app
 from gateway.openai.http import Receive, Scope, Send
@@ -48,7 +49,7 @@ async def http(scope: Scope, receive: Receive, send: Send) -> None:
     elif path in PROBES:
         await PROBES[path](scope, receive, send)
     else:
-        await django_app(scope, receive, send)
+        await bounded(django_app, scope, receive, send)
 
 
 async def socket(scope: Scope, receive: Receive, send: Send) -> None:
