@@ -46,10 +46,22 @@ class Oracle:
         eos: Sequence[int] = (),
     ) -> list[int]:
         """By the model's own generate, which keeps a cache of its own."""
-        ids = torch.tensor([list(token_ids)])
-        options = {"max_new_tokens": num_tokens, "do_sample": False, "eos_token_id": list(eos)}
-        if not eos:
-            options["eos_token_id"] = None
+        return self.greedy_batch([token_ids], num_tokens, adapter, eos)[0]
+
+    def greedy_batch(
+        self,
+        prompts: Sequence[Sequence[int]],
+        num_tokens: int,
+        adapter: str | None = None,
+        eos: Sequence[int] = (),
+    ) -> list[list[int]]:
+        """All prompts in one generate, padded on the left. An answer ends with its eos, if any."""
+        longest = max(map(len, prompts))
+        # The padding is masked: any id will do.
+        ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
+        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
+        options = {"max_new_tokens": num_tokens, "do_sample": False, "attention_mask": mask}
+        options |= {"eos_token_id": list(eos) or None, "pad_token_id": 0}
         with warnings.catch_warnings(), torch.inference_mode():
             warnings.simplefilter("ignore")
             if adapter is not None:
@@ -60,4 +72,9 @@ class Oracle:
                     out = self._model.generate(input_ids=ids, **options)
             else:
                 out = self._model.generate(input_ids=ids, **options)
-        return [int(token) for token in out[0, len(token_ids) :]]
+        return [_until(row[longest:].tolist(), eos) for row in out]
+
+
+def _until(tokens: list[int], eos: Sequence[int]) -> list[int]:
+    ends = [index for index, token in enumerate(tokens) if token in eos]
+    return tokens[: ends[0] + 1] if ends else tokens

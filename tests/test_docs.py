@@ -1,0 +1,38 @@
+"""The docs are true where a program can tell: settings, rooms, pictures, links."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT_DIR = Path(__file__).resolve().parent.parent
+ROOMS = ("kernels", "inference", "tenants", "adapters", "gateway", "frontend", "demo", "tests")
+DOCS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *(f"{room}/README.md" for room in ROOMS))
+LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+
+
+def read_settings() -> set[str]:
+    text = (ROOT_DIR / "gateway" / "settings.py").read_text()
+    read = re.findall(r'env_(?:bool|int|list)\(\s*"([A-Z_]+)"', text)
+    return {*read, *re.findall(r'os\.environ\.get\(\s*"([A-Z_]+)"', text)}
+
+
+def test_every_setting_is_in_the_readme_and_no_other() -> None:
+    table = (ROOT_DIR / "README.md").read_text().split("## Settings")[1].split("## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    documented = {name for row in rows for name in re.findall(r"`([A-Z_]+)`", row)}
+    assert documented == read_settings()
+
+
+@pytest.mark.parametrize("name", DOCS)
+def test_links_lead_somewhere(name: str) -> None:
+    path = ROOT_DIR / name
+    for target in LINK.findall(path.read_text()):
+        if "://" not in target:
+            assert (path.parent / target).exists(), f"{name} → {target}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_rooms_readme_is_short(room: str) -> None:
+    text = (ROOT_DIR / room / "README.md").read_text()
+    assert len(text.splitlines()) <= 60, room
