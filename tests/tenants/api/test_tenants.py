@@ -28,6 +28,11 @@ def test_it_works(client: Client) -> None:
     }
 
 
+def test_a_stray_format_in_the_query_changes_nothing(client: Client) -> None:
+    client.force_login(make_alice())
+    assert client.get("/api/tenants/?format=xml").json() == client.get("/api/tenants/").json()
+
+
 def test_detail(client: Client) -> None:
     client.force_login(make_bob())
     open_usage(
