@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, connections, transaction
 
 from gateway import metrics
 from gateway.database import in_thread
@@ -69,7 +69,17 @@ class UsageWriter:
         return lambda: touch_usage(list(found), known)
 
     async def run(self) -> None:
-        """Until stop(): then what was queued before it is written and run() returns."""
+        """Until stop(): then what was queued before it is written and run() returns.
+
+        The thread's connection is closed with it.
+        """
+        try:
+            await self._drain()
+        finally:
+            await in_thread(connections.close_all, self._thread)
+            self._thread.shutdown()
+
+    async def _drain(self) -> None:
         while (first := await self._queue.get()) is not None:
             batch, is_last = [first], False
             while len(batch) < MAX_BATCH and not self._queue.empty() and not is_last:

