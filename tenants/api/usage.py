@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from tenants.api.base import TenantView
 from tenants.api.errors import errors
 from tenants.api.fields import AmountField, TotalsSerializer
-from tenants.billing.exports import FORMATS, export
+from tenants.billing.exports import COLUMNS, FORMATS, export
 from tenants.billing.periods import Period, parse_period
 from tenants.billing.summary import (
     rows_of,
@@ -43,24 +43,7 @@ class UsageSerializer(serializers.ModelSerializer[UsageRecord]):
 
     class Meta:
         model = UsageRecord
-        fields = [
-            "request_id",
-            "started_at",
-            "ended_at",
-            "status",
-            "error_code",
-            "endpoint",
-            "model",
-            "adapter",
-            "version",
-            "digest",
-            "key",
-            "user",
-            "prompt_tokens",
-            "cached_tokens",
-            "completion_tokens",
-            "cost",
-        ]
+        fields = list(COLUMNS)
         read_only_fields = fields
 
 
