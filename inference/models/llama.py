@@ -11,9 +11,9 @@ from inference.model_spec import ModelSpec
 from inference.models.linear import Linear
 from inference.models.rope import rope_table
 from kernels.activation import silu_mul
-from kernels.attention import attention, kv_write
+from kernels.attention import attention
 from kernels.norm import add_rms_norm, rms_norm
-from kernels.rope import apply_rope
+from kernels.rope import rope_kv_write
 
 QKV, OUT, GATE_UP, DOWN = range(len(GROUP_NAMES))
 
@@ -49,7 +49,6 @@ class LlamaModel:
         self.spec = spec
         self.weights = weights
         self._scale = spec.head_dim**-0.5
-        self._sizes = [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads]
         self._cos, self._sin = rope_table(spec.rope, spec.head_dim, max_len, weights.embed.device)
 
     def forward(self, batch: ForwardBatch, kv: torch.Tensor) -> torch.Tensor:
@@ -60,13 +59,13 @@ class LlamaModel:
         x = rms_norm(residual, self.weights.layers[0].input_norm, eps)
         for number, layer in enumerate(self.weights.layers):
             x = self._attention(number, layer, x, batch, kv[number], angles)
-            x, residual = add_rms_norm(x, residual, layer.post_norm, eps)
+            x = add_rms_norm(x, residual, layer.post_norm, eps)
             x = self._feed_forward(number, layer, x, batch)
             is_last = number + 1 == self.spec.num_layers
             norm = self.weights.norm if is_last else self.weights.layers[number + 1].input_norm
             if is_last:
                 x, residual = x[batch.logits_rows], residual[batch.logits_rows]
-            x, residual = add_rms_norm(x, residual, norm, eps)
+            x = add_rms_norm(x, residual, norm, eps)
         return self.weights.lm_head(x)
 
     def _attention(
@@ -79,13 +78,16 @@ class LlamaModel:
         angles: tuple[torch.Tensor, torch.Tensor],
     ) -> torch.Tensor:
         qkv = _project(number, QKV, layer.qkv, x, batch)
-        heads = qkv.view(x.shape[0], -1, self.spec.head_dim)
-        q, k, v = torch.split(heads, self._sizes, dim=1)  # [T, HQ, D], [T, HKV, D] twice
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q = rms_norm(q, layer.q_norm, self.spec.rms_norm_eps)
-            k = rms_norm(k, layer.k_norm, self.spec.rms_norm_eps)
-        q, k = apply_rope(q, k, *angles)
-        kv_write(k, v, kv[0], kv[1], batch.places)
+        q = rope_kv_write(
+            qkv,
+            *angles,
+            kv[0],
+            kv[1],
+            batch.places,
+            q_norm=layer.q_norm,
+            k_norm=layer.k_norm,
+            eps=self.spec.rms_norm_eps,
+        )
         out = attention(
             q,
             kv[0],

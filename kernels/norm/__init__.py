@@ -2,28 +2,52 @@
 
 import torch
 
-from kernels.contract import FLOATS, expect_dtype, expect_shape
+from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
 from kernels.norm import reference
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Semantics: y = x / sqrt(mean(x², last) + eps) · weight.
 
-    x [..., H] fp32, fp16 or bf16; weight [H]. Returns a new tensor of x's shape and dtype.
+    x [..., H] fp32, fp16 or bf16, a view of heads [T, heads, H] allowed; weight [H] of x's dtype.
+    Returns a new tensor of x's shape and dtype.
     """
-    expect_dtype("x", x, *FLOATS)
-    expect_shape("weight", weight, (x.shape[-1],))
-    return reference.rms_norm(x, weight, eps)
+    _check(x, weight)
+    if not x.is_cuda:
+        return reference.rms_norm(x, weight, eps)
+    from kernels.norm import kernel
+
+    rows = x if x.dim() <= 3 else x.flatten(0, -2)
+    return kernel.rms_norm(_adjacent(rows), weight.contiguous(), eps).view(x.shape)
 
 
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Semantics: s = x + residual; returns (rms_norm(s), s).
+) -> torch.Tensor:
+    """Semantics: residual += x, in place; returns rms_norm(residual).
 
-    x, residual [T, H] of one dtype; weight [H]. Both results are new tensors.
+    x, residual [T, H] of one dtype; weight [H]. The sum is rounded to that dtype before the norm.
+    The norm is a new tensor.
     """
+    _check(x, weight)
+    expect_shape("x", x, ("T", "H"))
     expect_shape("residual", residual, tuple(x.shape))
     expect_dtype("residual", residual, x.dtype)
-    total = x + residual
-    return rms_norm(total, weight, eps), total
+    expect_device("residual", residual, x.device)
+    if not x.is_cuda:
+        return reference.add_rms_norm(x, residual, weight, eps)
+    from kernels.norm import kernel
+
+    expect(residual.stride(1) == 1, "residual", "rows of adjacent elements", residual.stride())
+    return kernel.add_rms_norm(_adjacent(x), residual, weight.contiguous(), eps)
+
+
+def _adjacent(x: torch.Tensor) -> torch.Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _check(x: torch.Tensor, weight: torch.Tensor) -> None:
+    expect_dtype("x", x, *FLOATS)
+    expect_shape("weight", weight, (x.shape[-1],))
+    expect_dtype("weight", weight, x.dtype)
+    expect_device("weight", weight, x.device)

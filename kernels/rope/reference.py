@@ -1,6 +1,30 @@
-"""Rotary embedding, NeoX style: the pair (x[i], x[i + D/2]) turns by the angle of its position."""
+"""Rotary embedding, NeoX style: the pair (x[i], x[i + Dr/2]) turns by the angle of its position."""
 
 import torch
+
+from kernels.attention.reference import kv_write
+from kernels.norm.reference import rms_norm
+
+
+def rope_kv_write(
+    qkv: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    places: torch.Tensor,
+    q_norm: torch.Tensor | None,
+    k_norm: torch.Tensor | None,
+    eps: float,
+) -> torch.Tensor:
+    num_kv_heads, head_dim = k_cache.shape[2:]
+    heads = qkv.view(qkv.shape[0], -1, head_dim)
+    num_heads = heads.shape[1] - 2 * num_kv_heads
+    q, k, v = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)
+    if q_norm is not None and k_norm is not None:
+        q, k = rms_norm(q, q_norm, eps), rms_norm(k, k_norm, eps)
+    kv_write(rotate(k, cos, sin), v, k_cache, v_cache, places)
+    return rotate(q, cos, sin)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
