@@ -1,57 +1,49 @@
-"""What batched LoRA adds to a layer of Llama-3.1-8B's shape: table A, on CUDA in bf16.
+"""Table A: what batched LoRA adds to a layer of Llama-3.1-8B's shape, on CUDA in bf16.
 
-A layer is its four projection groups in order: its base matmuls alone, then with the adapters
-applied after each. A replay walks several layers' weights, so that none is found in the L2 cache.
+A layer is its four projection groups; its figures are their sums. Overlap counts: the gain is base
+matmul and LoRA in one graph, minus the base matmul.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 import torch
 
+from kernels.bench.backends import OURS, Backend
+from kernels.bench.cases import LAYER, Point, floor_bytes
+from kernels.bench.measure import Measured, best_peer, measure
 from kernels.bench.timing import graph_us, read_bytes_per_us
-from kernels.bench.workloads import Group, Pool, make_pool
-from kernels.lora import ActivePages, LoraBatch, LoraWeights, add_lora
+from kernels.bench.workloads import make_pool
+from kernels.lora import ActivePages
 
-LAYER = (
-    Group(4096, (4096, 1024, 1024)),
-    Group(4096, (4096,)),
-    Group(4096, (14336, 14336)),
-    Group(14336, (4096,)),
-)
-NUM_LAYERS = 4
 RANK = 16
-POINTS = ((1, 1), (64, 1), (64, 16), (64, 64), (256, 16), (256, 64), (256, 256), (2048, 4))
+NUM_ROUNDS = 15
+# A step of Llama-3.1-8B plans once for so many layers.
+NUM_LAYERS = 32
+Pairs = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True)
-class Projection:
-    """One group's base weight and tensors, with its adapters."""
-
-    base: torch.Tensor  # [N, H]
-    x: torch.Tensor  # [T, H]
-    y: torch.Tensor  # [T, N]
-    lora: LoraWeights
+def points(pairs: Pairs) -> list[Point]:
+    return [Point(projection, RANK, *pair) for pair in pairs for projection in LAYER]
 
 
-def run(points: tuple[tuple[int, int], ...] = POINTS) -> Iterator[dict[str, object]]:
-    """One result a (tokens, distinct adapters) point."""
-    bandwidth = read_bytes_per_us()
-    for num_tokens, num_adapters in points:
-        yield measure(num_tokens, num_adapters, bandwidth)
+def run(pairs: Pairs, backends: Mapping[str, Backend]) -> Iterator[dict[str, object]]:
+    """One line a (tokens, distinct adapters) pair."""
+    for num_tokens, num_adapters in pairs:
+        each = [measure(p, backends, NUM_ROUNDS) for p in points(((num_tokens, num_adapters),))]
+        plan_us = _plan_us(num_tokens, num_adapters)
+        yield _line(num_tokens, num_adapters, each) | {
+            # Once a step, of ours alone; not in the gain.
+            "plan_us": round(plan_us, 2),
+            "plan_us_per_layer": round(plan_us / NUM_LAYERS, 3),
+        }
         torch.cuda.empty_cache()
 
 
-def measure(num_tokens: int, num_adapters: int, bandwidth: float) -> dict[str, object]:
-    pool = _pool(num_tokens, num_adapters)
-    layers = [_projection(weights, num_tokens) for weights in pool.weights]
-    pages = ActivePages(pool.weights)
-    batch = pages.bind(pool.batch, {})
-    base_us = graph_us(lambda: _walk(layers, _base), NUM_LAYERS)
-    both_us = graph_us(lambda: _walk(layers, lambda p: _base_and_lora(p, batch)), NUM_LAYERS)
-    plan_us = graph_us(lambda: [pages.bind(pool.batch, {}) for _ in range(4)], 4)
-    element = pool.pages.element_size()
-    adapter_bytes = sum(RANK * _elements_per_row(group) * element for group in LAYER)
+def _line(num_tokens: int, num_adapters: int, each: list[Measured]) -> dict[str, object]:
+    gain = {name: sum(m.gain[name] for m in each) for name in each[0].gain}
+    alone = {name: sum(m.alone[name] for m in each) for name in each[0].alone}
+    floor = sum(floor_bytes(group, RANK, num_tokens, num_adapters) for group in LAYER.values())
+    peer = best_peer(gain)
     return {
         "op": "lora",
         "table": "A",
@@ -59,50 +51,35 @@ def measure(num_tokens: int, num_adapters: int, bandwidth: float) -> dict[str, o
         "tokens": num_tokens,
         "adapters": num_adapters,
         "rank": RANK,
-        "gain_us": round(both_us - base_us, 2),
-        "base_us": round(base_us, 2),
-        "floor_us": round(num_adapters * adapter_bytes / bandwidth, 2),
-        # Once a step, not a layer: not in gain_us.
-        "plan_us": round(plan_us, 2),
-        "read_tb_s": round(bandwidth / 1e6, 3),
+        "gain_us": round(gain[OURS], 2),
+        "base_us": round(sum(m.base_us for m in each), 2),
+        "floor_us": round(floor / read_bytes_per_us(), 2),
+        "peer_us": round(peer[1], 2) if peer else None,
+        "peer": peer[0] if peer else None,
+        "alone_us": round(alone[OURS], 2),
+        "peers": {
+            name: {"gain_us": round(gain[name], 2), "alone_us": round(alone[name], 2)}
+            for name in gain
+            if name != OURS
+        },
+        "projections": {
+            name: {"gain_us": round(m.gain[OURS], 2), "alone_us": round(m.alone[OURS], 2)}
+            for name, m in zip(LAYER, each, strict=True)
+        },
+        "spread": max(max(m.spread.values()) for m in each),
+        "read_tb_s": round(read_bytes_per_us() / 1e6, 3),
     }
 
 
-def _pool(num_tokens: int, num_adapters: int) -> Pool:
-    slots = [token * num_adapters // num_tokens for token in range(num_tokens)]
-    # Shuffled: a batch does not arrive sorted by adapter.
-    order = torch.randperm(num_tokens, generator=torch.Generator().manual_seed(1)).tolist()
-    return make_pool(
-        LAYER * NUM_LAYERS,
-        [slots[token] for token in order],
+def _plan_us(num_tokens: int, num_adapters: int) -> float:
+    """What the step's plan takes on the device: it depends on tokens and slots, not on widths."""
+    slots = [token % num_adapters for token in range(num_tokens)]
+    pool = make_pool(
+        tuple(LAYER.values()),
+        slots,
         [RANK] * num_adapters,
         dtype=torch.bfloat16,
         device="cuda",
     )
-
-
-def _projection(lora: LoraWeights, num_tokens: int) -> Projection:
-    hidden, width = lora.a.shape[3], lora.b.shape[2]
-    base, x, y = (
-        torch.randn(shape, device="cuda", dtype=torch.bfloat16)
-        for shape in ((width, hidden), (num_tokens, hidden), (num_tokens, width))
-    )
-    return Projection(base * 0.02, x, y, lora)
-
-
-def _walk(layers: list[Projection], work: Callable[[Projection], None]) -> None:
-    for projection in layers:
-        work(projection)
-
-
-def _base(p: Projection) -> None:
-    torch.mm(p.x, p.base.T, out=p.y)
-
-
-def _base_and_lora(p: Projection, batch: LoraBatch) -> None:
-    _base(p)
-    add_lora(p.y, p.x, p.lora, batch)
-
-
-def _elements_per_row(group: Group) -> int:
-    return len(group.slice_sizes) * group.hidden + sum(group.slice_sizes)
+    pages = ActivePages(pool.weights)
+    return graph_us(lambda: [pages.bind(pool.batch, {}) for _ in range(8)], 8)

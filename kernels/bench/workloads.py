@@ -88,7 +88,8 @@ def make_pool(
     needed = [-(-rank // rows_per_page) for rank in ranks]
     num_pages = sum(needed) + 3
     sizes = [_page_elements(group, rows_per_page) for group in groups]
-    pages = torch.randn(num_pages, sum(sizes), generator=generator, device=device).to(dtype)
+    pages = torch.empty(num_pages, sum(sizes), dtype=dtype, device=device)
+    pages.normal_(generator=generator)
     order = torch.randperm(num_pages, generator=torch.Generator().manual_seed(seed)).tolist()
     table = torch.full((len(ranks), -(-max_rank // rows_per_page)), -1, dtype=torch.int32)
     owner = torch.full((num_pages,), -1, dtype=torch.int32)

@@ -1,0 +1,112 @@
+"""One point: what LoRA adds to its base matmul, ours and the peers', in one run on one input."""
+
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+
+import torch
+
+from kernels.bench.backends import MAX_ERROR, OURS, Backend, base_calls, errors, load
+from kernels.bench.cases import Point, base_weights, make_case
+from kernels.bench.timing import rounds_us, spread
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Microseconds. gain, alone: by backend; spread of the base and of the pairs by their name.
+
+    gain: base matmul and LoRA in one graph, minus the base matmul; alone: LoRA added into y.
+    """
+
+    base_us: float
+    gain: dict[str, float]
+    alone: dict[str, float]
+    spread: dict[str, float]
+
+
+def measure(
+    point: Point, backends: Mapping[str, Backend], num_rounds: int, *, alone: bool = True
+) -> Measured:
+    case, base = make_case(point), base_weights(point.group)
+    works = {name: backend(case, base) for name, backend in backends.items()}
+    pairs = {name: work.pair for name, work in works.items()}
+    times = rounds_us({"base": base_calls(case, base)} | pairs, num_rounds)
+    lone = rounds_us({n: w.alone for n, w in works.items()}, num_rounds) if alone else {}
+    return Measured(
+        statistics.median(times["base"]),
+        {name: median_difference(times[name], times["base"]) for name in works},
+        {name: statistics.median(each) for name, each in lone.items()},
+        {name: round(spread(each), 4) for name, each in times.items()},
+    )
+
+
+def prepare(
+    todo: Sequence[Point], peers_dir: str | None, names: tuple[str, ...]
+) -> dict[str, Backend]:
+    """Compiles for the points, loads, checks. ValueError: a result is not right."""
+    started = time.monotonic()
+    compile_all(todo, peers_dir, names)
+    _tell(f"compiled for {len(todo)} points in {time.monotonic() - started:.0f} s")
+    backends = load(peers_dir, names)
+    # The widest mix of each shape.
+    shapes = {(p.projection, p.rank, p.is_decode): p for p in todo}
+    for name, (alone, pair) in check(list(shapes.values()), backends).items():
+        _tell(f"error of {name}: {alone:.1e} alone, {pair:.1e} with the base")
+    return backends
+
+
+def check(
+    points: Sequence[Point], backends: Mapping[str, Backend]
+) -> dict[str, tuple[float, float]]:
+    """The largest error of each backend over the points. ValueError: one is not right."""
+    worst = dict.fromkeys(backends, (0.0, 0.0))
+    for point in points:
+        for name, backend in backends.items():
+            found = errors(backend, make_case(point, sets=1), base_weights(point.group))
+            if not max(found) <= MAX_ERROR:
+                raise ValueError(f"{name}, {point}: expected an error ≤ {MAX_ERROR}, got {found}")
+            worst[name] = (max(worst[name][0], found[0]), max(worst[name][1], found[1]))
+    return worst
+
+
+def compile_all(points: Sequence[Point], peers_dir: str | None, names: tuple[str, ...]) -> None:
+    """Runs every backend once at every point, in many processes: Triton's cache is then full."""
+    num_processes = min(len(points), max(1, (os.cpu_count() or 1) - 1))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(num_processes, context) as executor:
+        list(executor.map(partial(_compile, peers_dir, names), points))
+
+
+def _compile(peers_dir: str | None, names: tuple[str, ...], point: Point) -> None:
+    case, base = make_case(point, sets=1), base_weights(point.group)
+    for backend in _backends(peers_dir, names).values():
+        work = backend(case, base)
+        work.alone[0]()
+        work.pair[0]()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
+@cache
+def _backends(peers_dir: str | None, names: tuple[str, ...]) -> dict[str, Backend]:
+    return load(peers_dir, names)
+
+
+def best_peer(figures: Mapping[str, float]) -> tuple[str, float] | None:
+    """The fastest of them that is not ours."""
+    peers = {name: us for name, us in figures.items() if name != OURS}
+    return min(peers.items(), key=lambda item: item[1]) if peers else None
+
+
+def median_difference(times: Sequence[float], base: Sequence[float]) -> float:
+    return statistics.median(a - b for a, b in zip(times, base, strict=True))
+
+
+def _tell(text: str) -> None:
+    print(f"kernels.bench: {text}", file=sys.stderr, flush=True)
