@@ -32,20 +32,18 @@ def attention(
     """
     _check(q, k_cache, v_cache, block_tables, query_start, context_lens)
     _check_hints(q, k_cache, block_tables, num_decodes, max_decode_context, prefills)
-    parts = []
-    if num_decodes:
-        tables = block_tables[:num_decodes, : _num_blocks(max_decode_context, k_cache)]
-        lens = context_lens[:num_decodes]
-        parts.append(reference.decode(q[:num_decodes], k_cache, v_cache, tables, lens, scale))
-    start = num_decodes
-    for sequence, (num_queries, context_len) in enumerate(prefills, num_decodes):
-        blocks = block_tables[sequence, : _num_blocks(context_len, k_cache)]
-        queries = q[start : start + num_queries]
-        parts.append(reference.prefill(queries, k_cache, v_cache, blocks, context_len, scale))
-        start += num_queries
-    if not parts:
-        return torch.empty_like(q)
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    step = (q, k_cache, v_cache, block_tables, query_start, context_lens, scale)
+    if not q.is_cuda:
+        return reference.attention(*step, num_decodes, max_decode_context, prefills)
+    for name, tensor in (
+        ("k_cache", k_cache),
+        ("v_cache", v_cache),
+        ("block_tables", block_tables),
+    ):
+        expect(tensor.is_contiguous(), name, "a contiguous tensor", f"strides {tensor.stride()}")
+    from kernels.attention import kernel
+
+    return kernel.attention(*step, num_decodes, max_decode_context, [n for n, _ in prefills])
 
 
 def kv_write(
@@ -67,8 +65,7 @@ def kv_write(
     expect_dtype("v_cache", v_cache, k.dtype)
     expect_shape("places", places, (k.shape[0],))
     expect_dtype("places", places, torch.int64)
-    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        expect(cache.is_contiguous(), name, "a contiguous tensor", f"strides {cache.stride()}")
+    _expect_contiguous(k_cache, v_cache)
     if not k.is_cuda:
         reference.kv_write(k, v, k_cache, v_cache, places)
         return
@@ -82,8 +79,9 @@ def _packed(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
 
 
-def _num_blocks(num_positions: int, cache: torch.Tensor) -> int:
-    return -(-max(num_positions, 1) // cache.shape[1])
+def _expect_contiguous(k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        expect(cache.is_contiguous(), name, "a contiguous tensor", f"strides {cache.stride()}")
 
 
 def _check(
@@ -111,7 +109,8 @@ def _check(
     for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache)):
         expect_dtype(name, tensor, q.dtype)
         expect_device(name, tensor, q.device)
-    for name, tensor in (("block_tables", block_tables), ("context_lens", context_lens)):
+    ids = (("block_tables", block_tables), ("query_start", query_start))
+    for name, tensor in (*ids, ("context_lens", context_lens)):
         expect_dtype(name, tensor, torch.int32)
         expect_device(name, tensor, q.device)
 

@@ -1,9 +1,41 @@
-"""The write of new keys and values in Triton: padded tokens are skipped without asking the host."""
+"""Attention of a step in Triton, two launches at most, and the write of new keys and values."""
 # mypy: allow-untyped-defs, allow-incomplete-defs
+
+from collections.abc import Sequence
 
 import torch
 import triton
 import triton.language as tl
+
+from kernels.attention.decode import decode
+from kernels.attention.prefill import prefill
+
+
+def attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    query_start: torch.Tensor,
+    context_lens: torch.Tensor,
+    scale: float,
+    num_decodes: int,
+    max_decode_context: int,
+    num_queries: Sequence[int],
+) -> torch.Tensor:
+    """Caches contiguous, tables by rows. num_queries: each prefill's, as on the device."""
+    if q.stride(2) != 1:
+        q = q.contiguous()
+    out = q.new_empty(q.shape)
+    if num_decodes:
+        tables, lens = block_tables[:num_decodes], context_lens[:num_decodes]
+        queries, rows = q[:num_decodes], out[:num_decodes]
+        decode(queries, k_cache, v_cache, tables, lens, scale, max_decode_context, rows)
+    if num_queries:
+        tables, lens = block_tables[num_decodes:], context_lens[num_decodes:]
+        starts = query_start[num_decodes:]
+        prefill(q, k_cache, v_cache, tables, starts, lens, scale, num_queries, out)
+    return out
 
 
 @triton.jit

@@ -4,8 +4,43 @@ Decodes go together in one call, their blocks gathered side by side and masked b
 chunks go one sequence at a time, each query seeing the prefix and the chunk up to itself.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
+
+
+def attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    query_start: torch.Tensor,
+    context_lens: torch.Tensor,
+    scale: float,
+    num_decodes: int,
+    max_decode_context: int,
+    prefills: Sequence[tuple[int, int]],
+) -> torch.Tensor:
+    """The whole step, [T, HQ, D]. query_start is what the host's prefills say already."""
+    parts = []
+    if num_decodes:
+        tables = block_tables[:num_decodes, : _num_blocks(max_decode_context, k_cache)]
+        lens = context_lens[:num_decodes]
+        parts.append(decode(q[:num_decodes], k_cache, v_cache, tables, lens, scale))
+    start = num_decodes
+    for sequence, (num_queries, context_len) in enumerate(prefills, num_decodes):
+        blocks = block_tables[sequence, : _num_blocks(context_len, k_cache)]
+        queries = q[start : start + num_queries]
+        parts.append(prefill(queries, k_cache, v_cache, blocks, context_len, scale))
+        start += num_queries
+    if not parts:
+        return torch.empty_like(q)
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _num_blocks(num_positions: int, cache: torch.Tensor) -> int:
+    return -(-max(num_positions, 1) // cache.shape[1])
 
 
 def decode(
