@@ -14,34 +14,24 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 
 from kernels.bench import grid, lora, report
-from kernels.bench.backends import PEERS
-from kernels.bench.cases import POINTS, RANKS
+from kernels.bench.arguments import OPS, parser
+from kernels.bench.cases import POINTS
 from kernels.bench.cases import grid as grid_points
-from kernels.bench.lora import Pairs
 from kernels.bench.measure import prepare
 
-OPS = ("lora", "attention", "fused", "flat", "determinism", "grid")
 GATE = "-m pytest tests/kernels -q -m gpu -c /dev/null --rootdir=. --confcutdir=tests/kernels"
 
 Lines = Iterator[dict[str, object]]
 
 
-class Parser(argparse.ArgumentParser):
-    """Says a wrong argument in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"kernels.bench: {message}; --help tells more\n")
-
-
 def main(argv: Sequence[str]) -> int:
     if argv[:1] == ["report"]:
         return report.main(argv[1:])
-    options = _parser().parse_args(argv)
+    options = parser(__doc__).parse_args(argv)
     if not torch.cuda.is_available():
         print("kernels.bench: needs a CUDA device", file=sys.stderr)
         return 2
@@ -55,29 +45,6 @@ def main(argv: Sequence[str]) -> int:
         print(f"kernels.bench: {error}", file=sys.stderr)
         return 1
     return report.main([options.results]) if options.results else 0
-
-
-def _parser() -> Parser:
-    parser = Parser(prog="python -m kernels.bench", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    ops = ", ".join(OPS)
-    parser.add_argument("ops", nargs="*", type=_op, metavar="OP", help=f"{ops}; default: all")
-    peers = "folder of the peers' kernels (k/) and their loader (bench/), timed beside ours"
-    parser.add_argument("--peers", metavar="DIR", help=peers)
-    names = f"which of them; default: {','.join(PEERS)}"
-    parser.add_argument("--backends", type=_names, default=PEERS, metavar="NAMES", help=names)
-    results = "append the lines to FILE and print its tables; default: lines on stdout"
-    parser.add_argument("--results", metavar="FILE", help=results)
-    points = "tokens/adapters of table A and the grid, as 64/16,1/1; default: all"
-    parser.add_argument("--points", type=_pairs, metavar="LIST", help=points)
-    ranks = "ranks of the grid; default: 8,16,32,64"
-    parser.add_argument("--ranks", type=_numbers, default=RANKS, metavar="LIST", help=ranks)
-    budget = "the grid starts no point later than so many seconds after its first; "
-    budget += "a later call with the same --results goes on"
-    parser.add_argument("--budget", type=float, default=float("inf"), metavar="S", help=budget)
-    gate = 'do not run the tests first; the lines then say "gate": false'
-    parser.add_argument("--no-gate", dest="gate", action="store_false", help=gate)
-    return parser
 
 
 def _lines(op: str, options: argparse.Namespace) -> Lines:
@@ -153,38 +120,6 @@ def _git(*arguments: str) -> str | None:
     except FileNotFoundError:
         return None
     return found.stdout.strip() if found.returncode == 0 else None
-
-
-def _op(text: str) -> str:
-    return _checked(text, text in OPS, f"one of {', '.join(OPS)}")
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    _checked(text, all(part.isdigit() for part in parts), "numbers, as 8,16")
-    ranks = tuple(int(part) for part in parts)
-    _checked(text, set(ranks) <= set(RANKS), f"some of {RANKS}")
-    return ranks
-
-
-def _pairs(text: str) -> Pairs:
-    pairs = [pair.split("/") for pair in text.split(",")]
-    right = all(len(p) == 2 and all(n.isdigit() and int(n) for n in p) for p in pairs)
-    _checked(text, right, "tokens/adapters, as 64/16,1/1")
-    found = tuple((int(tokens), int(adapters)) for tokens, adapters in pairs)
-    for tokens, adapters in found:
-        _checked(text, adapters <= tokens, "no more adapters than tokens")
-    return found
-
-
-def _checked(text: str, holds: bool, expected: str) -> str:
-    if not holds:
-        raise argparse.ArgumentTypeError(f"expected {expected}, got {text}")
-    return text
 
 
 if __name__ == "__main__":

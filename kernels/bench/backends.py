@@ -20,6 +20,7 @@ from kernels.bench.timing import Call
 from kernels.lora import ActivePages, LoraBatch, LoraWeights, add_lora
 
 OURS = "ours"
+LOADER = "bench/kernels_peer.py"
 PEERS = ("vllm0.33", "sgl_csgmv", "sgl_v2")
 # Of bf16 results whose hidden part is rounded to bf16 too: 2.6e-3 was seen of every peer.
 MAX_ERROR = 2e-2
@@ -133,17 +134,15 @@ def peer_view(case: Case) -> SimpleNamespace:
 
 
 def _peers(directory: Path, names: tuple[str, ...]) -> Iterator[tuple[str, Backend]]:
-    scripts, files = directory / "bench", directory / "k"
-    if not (scripts / "kernels_peer.py").is_file():
-        raise ValueError(f"peers: expected {scripts}/kernels_peer.py, which is not there")
-    sys.path.insert(0, str(scripts))
-    module = importlib.import_module("kernels_peer")
+    loader, files = directory / LOADER, directory / "k"
+    sys.path.insert(0, str(loader.parent))
+    module = importlib.import_module(loader.stem)
     # Those of SGLang load together; each vLLM takes the place of the one before in sys.modules.
     loaded = module.backends(str(files), [name for name in names if name.startswith("sgl")])
     for name in names:
         peer = loaded.get(name) or module.backends(str(files), [name]).get(name)
         if peer is None:
-            raise ValueError(f"peers: {name} is not among those that {scripts} can load")
+            raise ValueError(f"peers: {name} is not among those that {loader} can load")
         yield name, partial(peer_work, peer, _pointer_caches() if name.startswith("vllm") else [])
 
 

@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,12 @@ BARS = {
     (2048, 4): (200, 113),
 }
 WANTED_RATIO = 1.5
+WANTED_BANDWIDTH, WANTED_RATE = 0.8, 0.7
+# What makes two lines the same point.
+IDENTITY = (
+    *("op", "table", "kind", "projection", "tokens", "adapters", "rank", "resident"),
+    *("batch", "queries", "context", "block_size"),
+)
 # A gain of less is within the noise of the two medians it is the difference of.
 NOISE_US = 0.1
 
@@ -27,8 +34,12 @@ Line = dict[str, Any]
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m kernels.bench report", description=__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE", help="lines of python -m kernels.bench")
-    lines = read(parser.parse_args(argv).files)
-    for section in (table_a, grid, flat, determinism):
+    try:
+        lines = read(parser.parse_args(argv).files)
+    except (OSError, ValueError) as error:
+        print(f"kernels.bench report: {error}", file=sys.stderr)
+        return 2
+    for section in (table_a, grid, flat, determinism, attention, small):
         for row in section(lines):
             print(row)
     return 0
@@ -46,10 +57,7 @@ def read(paths: Sequence[str]) -> list[Line]:
 
 
 def _key(line: Line) -> tuple[object, ...]:
-    names = ("op", "table", "projection", "tokens", "adapters", "rank", "resident")
-    if line.get("op") == "lora":
-        return tuple(line.get(name) for name in names)
-    return (json.dumps(line, sort_keys=True),)
+    return tuple(line.get(name) for name in IDENTITY)
 
 
 def table_a(lines: Sequence[Line]) -> Iterator[str]:
@@ -119,8 +127,7 @@ def _place(line: Line) -> str:
 
 def flat(lines: Sequence[Line]) -> Iterator[str]:
     yield from _section(
-        lines,
-        "flat",
+        [line for line in lines if line.get("table") == "flat"],
         "One adapter in use, by what is resident: µs a layer gains, ratio, plan µs a step",
         lambda line: (
             f"{line['tokens']:>6} tokens, {line['resident']}: {line['gain_us']:.1f}, "
@@ -131,8 +138,7 @@ def flat(lines: Sequence[Line]) -> Iterator[str]:
 
 def determinism(lines: Sequence[Line]) -> Iterator[str]:
     yield from _section(
-        lines,
-        "determinism",
+        [line for line in lines if line.get("table") == "determinism"],
         "Same bits: repeated, in other company, in another order",
         lambda line: (
             f"{line['tokens']:>6}/{line['adapters']:<4} {line['repeat']}, {line['company']}, "
@@ -141,10 +147,40 @@ def determinism(lines: Sequence[Line]) -> Iterator[str]:
     )
 
 
-def _section(
-    lines: Sequence[Line], table: str, title: str, row: Callable[[Line], str]
-) -> Iterator[str]:
-    rows = [line for line in lines if line.get("table") == table]
+def attention(lines: Sequence[Line]) -> Iterator[str]:
+    rows = [line for line in lines if line.get("op") == "attention"]
+    yield from _section(
+        [line for line in rows if line.get("kind") == "decode"],
+        f"Decode attention: batch × context, µs, share of read bandwidth (≥ {WANTED_BANDWIDTH} "
+        "at 64 × 4096)",
+        lambda line: (
+            f"{line['batch']:>6} × {line['context']:<6} blocks of {line['block_size']:<4} "
+            f"{line['us']:9.1f} {line['share_of_read_bandwidth']:6.2f}"
+        ),
+    )
+    yield from _section(
+        [line for line in rows if line.get("kind") == "prefill" and line["share_of_library"]],
+        f"Prefill attention: batch × queries of context, µs, share of the best library's rate "
+        f"(≥ {WANTED_RATE})",
+        lambda line: (
+            f"{line['batch']:>6} × {line['queries']} of {line['context']:<6} {line['us']:9.1f} "
+            f"{line['share_of_library']:6.2f} ({line['library']})"
+        ),
+    )
+
+
+def small(lines: Sequence[Line]) -> Iterator[str]:
+    yield from _section(
+        [line for line in lines if "eager_us" in line],
+        "Small ops: µs, in torch calls, share of copy bandwidth",
+        lambda line: (
+            f"{line['op']:>16} {line['tokens']:>6} tokens {line['us']:8.1f} "
+            f"{line['eager_us']:8.1f} {line['share_of_bandwidth']:6.2f}"
+        ),
+    )
+
+
+def _section(rows: Sequence[Line], title: str, row: Callable[[Line], str]) -> Iterator[str]:
     if rows:
         yield title
         yield from map(row, rows)
