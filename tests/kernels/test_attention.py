@@ -26,9 +26,9 @@ class Step:
     sequences: tuple[tuple[int, int], ...]
     num_decodes: int
 
-    def run(self) -> torch.Tensor:
+    def run(self, attend: Callable[..., torch.Tensor] = attention) -> torch.Tensor:
         decodes = self.sequences[: self.num_decodes]
-        return attention(
+        return attend(
             self.q,
             self.k_cache,
             self.v_cache,
@@ -42,25 +42,33 @@ class Step:
         )
 
 
-def make_step(sequences: tuple[tuple[int, int], ...], num_decodes: int, target: Target) -> Step:
+def make_step(
+    sequences: tuple[tuple[int, int], ...],
+    num_decodes: int,
+    target: Target,
+    *,
+    head_dim: int = HEAD_DIM,
+    block_size: int = BLOCK_SIZE,
+    heads: tuple[int, int] = (NUM_HEADS, NUM_KV_HEADS),
+) -> Step:
     """Shuffled blocks; every cache element that belongs to no position of a sequence is NaN."""
     generator = torch.Generator().manual_seed(3)
-    needed = [-(-positions // BLOCK_SIZE) for _, positions in sequences]
+    needed = [-(-positions // block_size) for _, positions in sequences]
     num_blocks = sum(needed) + 2
-    shape = (num_blocks, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM)
+    shape = (num_blocks, block_size, heads[1], head_dim)
     caches = [torch.randn(shape, generator=generator) for _ in range(2)]
     order = torch.randperm(num_blocks, generator=generator).tolist()
     tables = torch.full((len(sequences), max(needed) + 1), -1, dtype=torch.int32)
     for row, (count, (_, positions)) in enumerate(zip(needed, sequences, strict=True)):
         taken, order = order[:count], order[count:]
         tables[row, :count] = torch.tensor(taken, dtype=torch.int32)
-        if positions % BLOCK_SIZE:
+        if positions % block_size:
             for cache in caches:
-                cache[taken[-1], positions % BLOCK_SIZE :] = float("nan")
+                cache[taken[-1], positions % block_size :] = float("nan")
     for cache in caches:
         cache[order] = float("nan")
     queries = torch.tensor([0] + [count for count, _ in sequences])
-    q = torch.randn(int(queries.sum()), NUM_HEADS, HEAD_DIM, generator=generator)
+    q = torch.randn(int(queries.sum()), heads[0], head_dim, generator=generator)
     lens = torch.tensor([positions for _, positions in sequences], dtype=torch.int32)
     q, k_cache, v_cache = (x.to(target.device, target.dtype) for x in (q, *caches))
     tables, start, lens = (x.to(target.device) for x in (tables, queries.cumsum(0).int(), lens))
@@ -68,17 +76,19 @@ def make_step(sequences: tuple[tuple[int, int], ...], num_decodes: int, target: 
 
 
 def naive(step: Step) -> torch.Tensor:
+    """Query by query in fp64, from the positions' own places in the cache."""
     q, k_cache, v_cache = (x.double().cpu() for x in (step.q, step.k_cache, step.v_cache))
-    tables, group, out, token = step.block_tables.tolist(), NUM_HEADS // NUM_KV_HEADS, [], 0
+    block_size, num_kv_heads = k_cache.shape[1:3]
+    tables, group = step.block_tables.tolist(), q.shape[1] // num_kv_heads
+    out, token = torch.zeros_like(q), 0
     for table, (queries, positions) in zip(tables, step.sequences, strict=True):
+        places = [table[p // block_size] * block_size + p % block_size for p in range(positions)]
+        k, v = (x.flatten(0, 1)[places].repeat_interleave(group, 1) for x in (k_cache, v_cache))
         for position in range(positions - queries, positions):
-            places = [(table[p // BLOCK_SIZE], p % BLOCK_SIZE) for p in range(position + 1)]
-            for head in range(NUM_HEADS):
-                k = torch.stack([k_cache[b, o, head // group] for b, o in places])
-                v = torch.stack([v_cache[b, o, head // group] for b, o in places])
-                out.append(torch.softmax(k @ q[token, head] * SCALE, 0) @ v)
+            scores = torch.einsum("chd,hd->ch", k[: position + 1], q[token]) * SCALE
+            out[token] = torch.einsum("ch,chd->hd", torch.softmax(scores, 0), v[: position + 1])
             token += 1
-    return torch.stack(out).view(token, NUM_HEADS, HEAD_DIM)
+    return out
 
 
 # The CPU op is plain torch: every dtype runs on it.

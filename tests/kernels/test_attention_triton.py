@@ -1,0 +1,153 @@
+"""The Triton kernels of attention: in the interpreter here, in every dtype on a GPU."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.attention import attention
+from kernels.attention.tiles import DecodeTile, PrefillTile
+from tests.kernels.conftest import HAS_CUDA, Target
+from tests.kernels.test_attention import SCALE, STEPS, Step, make_step, naive
+from tests.kernels.tolerances import assert_close
+
+SPLIT_TILE = DecodeTile(
+    block_n=16, num_warps=4, num_stages=3, programs_per_processor=2, min_split=32
+)
+
+
+def triton_attention(*tensors: Any, **hints: Any) -> torch.Tensor:
+    """The public call, and what it does with CUDA tensors for those of the interpreter."""
+    if tensors[0].is_cuda:
+        return attention(*tensors, **hints)
+    from kernels.attention import kernel
+
+    counts = [count for count, _ in hints["prefills"]]
+    return kernel.attention(*tensors, hints["num_decodes"], hints["max_decode_context"], counts)
+
+
+def split_decode(step: Step, tile: DecodeTile = SPLIT_TILE) -> torch.Tensor:
+    from kernels.attention.decode import decode
+
+    out = torch.empty_like(step.q)
+    longest = max(positions for _, positions in step.sequences)
+    tensors = (step.q, step.k_cache, step.v_cache, step.block_tables, step.context_lens)
+    decode(*tensors, SCALE, longest, out, tile)
+    return out
+
+
+@pytest.mark.parametrize("name", list(STEPS))
+def test_equals_position_by_position(name: str, target: Target) -> None:
+    sequences, num_decodes = STEPS[name]
+    step = make_step(sequences, num_decodes, target)
+    assert_close(step.run(triton_attention), naive(step), target.dtype)
+
+
+@pytest.mark.parametrize("head_dim", [64, 96, 128])
+@pytest.mark.parametrize("block_size", [16, 32])
+def test_head_dims_and_block_sizes(head_dim: int, block_size: int, target: Target) -> None:
+    sequences = ((1, 65), (1, 16), (40, 40), (3, 70))
+    step = make_step(sequences, 2, target, head_dim=head_dim, block_size=block_size)
+    assert_close(step.run(triton_attention), naive(step), target.dtype)
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (4, 4), (7, 1), (32, 1)], ids=str)
+def test_query_heads_of_a_key_head(heads: tuple[int, int], target: Target) -> None:
+    step = make_step(((1, 33), (9, 20)), 1, target, heads=heads)
+    assert_close(step.run(triton_attention), naive(step), target.dtype)
+
+
+def test_many_tiles_of_many_chunks(target: Target) -> None:
+    """More rows than a tile in some chunks, fewer in others, prefixes of all lengths."""
+    sequences = ((70, 70), (1, 90), (33, 64), (64, 131))
+    step = make_step(sequences, 0, target, block_size=16)
+    assert_close(step.run(triton_attention), naive(step), target.dtype)
+
+
+@pytest.mark.parametrize("block_m", [16, 64])
+def test_tiles_that_hold_no_whole_query(block_m: int, target: Target) -> None:
+    """Three rows a query: 16 and 64 rows end in the middle of one."""
+    from kernels.attention.prefill import prefill
+
+    step = make_step(((30, 50),), 0, target)
+    out = torch.empty_like(step.q)
+    tensors = (step.q, step.k_cache, step.v_cache, step.block_tables, step.query_start)
+    prefill(*tensors, step.context_lens, SCALE, [30], out, PrefillTile(block_m, 16, 4, 2))
+    assert_close(out, naive(step), target.dtype)
+
+
+def test_a_split_sequence_is_the_sum_of_its_parts(target: Target) -> None:
+    """One part, two, and the most there may be, beside an empty sequence."""
+    step = make_step(((1, 32), (1, 33), (1, 1030), (1, 1)), 4, target)
+    assert_close(split_decode(step), naive(step), target.dtype)
+
+
+def test_a_second_launch_finds_clean_tickets(target: Target) -> None:
+    step = make_step(((1, 300), (1, 90)), 2, target)
+    first = split_decode(step)
+    assert torch.equal(split_decode(step), first)
+
+
+def test_neighbours_change_no_bits(target: Target) -> None:
+    """A sequence is split by its own length: the others may be anything."""
+    step = make_step(((1, 300), (1, 90), (1, 17)), 3, target)
+    alone = split_decode(step)[0]
+    step.context_lens[1:] = torch.tensor([3, 20], dtype=torch.int32)
+    assert torch.equal(split_decode(step)[0], alone)
+
+
+def test_the_bound_changes_no_bits(target: Target) -> None:
+    """A captured graph's bucket is above the lengths, and its table as wide as the bucket."""
+    step = make_step(((1, 40), (1, 9)), 2, target)
+    near = step.run(triton_attention)
+    wide = torch.full((2, 500), -1, dtype=torch.int32, device=target.device)
+    wide[:, : step.block_tables.shape[1]] = step.block_tables
+    far = triton_attention(
+        step.q,
+        step.k_cache,
+        step.v_cache,
+        wide,
+        step.query_start,
+        step.context_lens,
+        SCALE,
+        num_decodes=2,
+        max_decode_context=2000,
+        prefills=[],
+    )
+    assert torch.equal(far, near)
+
+
+def test_a_padded_decode_is_finite_and_changes_nothing(target: Target) -> None:
+    step = make_step(((1, 300), (1, 50)), 2, target)
+    want = split_decode(step)[0]
+    step.context_lens[1] = 0
+    step.block_tables[1] = -1
+    got = split_decode(step)
+    assert torch.equal(got[0], want)
+    assert bool(torch.isfinite(got).all())
+
+
+def test_queries_may_be_a_view_of_a_fused_projection(target: Target) -> None:
+    step = make_step(((1, 12), (6, 13)), 1, target)
+    want = step.run(triton_attention)
+    fused = torch.cat([step.q, torch.full_like(step.q[:, :2], float("nan"))], 1)
+    view = Step(**(vars(step) | {"q": fused[:, : step.q.shape[1]]}))
+    assert torch.equal(view.run(triton_attention), want)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+def test_one_captured_graph_serves_any_lengths() -> None:
+    target = Target("cuda", torch.bfloat16)
+    step = make_step(((1, 700), (1, 700), (1, 700)), 3, target, head_dim=64, block_size=16)
+    step.run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step.run()
+    for lens in ((700, 3, 256), (1, 0, 699), (300, 300, 300), (700, 700, 700)):
+        step.context_lens.copy_(torch.tensor(lens, dtype=torch.int32))
+        out.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(out, step.run())
+        assert bool(torch.isfinite(out).all())
+    assert_close(out, naive(step), target.dtype)
