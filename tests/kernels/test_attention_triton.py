@@ -1,5 +1,6 @@
 """The Triton kernels of attention: in the interpreter here, in every dtype on a GPU."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,8 +23,9 @@ def triton_attention(*tensors: Any, **hints: Any) -> torch.Tensor:
         return attention(*tensors, **hints)
     from kernels.attention import kernel
 
+    attend: Callable[..., torch.Tensor] = kernel.attention
     counts = [count for count, _ in hints["prefills"]]
-    return kernel.attention(*tensors, hints["num_decodes"], hints["max_decode_context"], counts)
+    return attend(*tensors, hints["num_decodes"], hints["max_decode_context"], counts)
 
 
 def split_decode(step: Step, tile: DecodeTile = SPLIT_TILE) -> torch.Tensor:
