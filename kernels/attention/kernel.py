@@ -1,7 +1,7 @@
 """Attention of a step in Triton, two launches at most, and the write of new keys and values."""
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import triton
@@ -34,8 +34,18 @@ def attention(
     if num_queries:
         tables, lens = block_tables[num_decodes:], context_lens[num_decodes:]
         starts = query_start[num_decodes:]
-        prefill(q, k_cache, v_cache, tables, starts, lens, scale, num_queries, out)
+        attend = _prefill_for(q, k_cache)
+        attend(q, k_cache, v_cache, tables, starts, lens, scale, num_queries, out)
     return out
+
+
+def _prefill_for(q: torch.Tensor, k_cache: torch.Tensor) -> Callable[..., None]:
+    if q.is_cuda:
+        from kernels.attention import hopper
+
+        if hopper.fits(q, k_cache):
+            return hopper.prefill
+    return prefill
 
 
 @triton.jit

@@ -44,7 +44,7 @@ def prefill_tile(head_dim: int, element_bytes: int) -> PrefillTile:
         return PrefillTile(32, 32, 4, 2)
     if head_dim > 128:
         return PrefillTile(64, 32, 4, 2)
-    return PrefillTile(128, 64, 8, 3)
+    return PrefillTile(128, 64, 8, 7)
 
 
 def max_splits(num_seqs: int) -> int:

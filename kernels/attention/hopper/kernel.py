@@ -1,0 +1,186 @@
+"""The Gluon kernel and its host wrapper: one warp copies, two groups of four warps compute."""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from collections.abc import Sequence
+
+import torch
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from kernels.attention.hopper.consume import consume
+from kernels.attention.hopper.produce import produce
+from kernels.attention.tiles import LOG2_E, num_processors
+
+# Rows (query, head of the group) of each of the two consumers; positions of a step.
+ROWS = 64
+BLOCK_N = 128
+NUM_STAGES = 2
+# Registers of a thread: of the second consumer and of the copying warp; the first has the rest.
+NUM_REGISTERS = (232, 40)
+
+
+@gluon.jit(do_not_specialize=["total", "stride_table"])
+def prefill_kernel(
+    # read
+    q_desc,
+    k_desc,
+    v_desc,
+    block_tables,
+    query_start,
+    context_lens,
+    # written
+    out,
+    # sizes
+    total,
+    scale_log2,
+    # strides
+    stride_table,
+    # meta
+    HKV: gl.constexpr,
+    GROUP: gl.constexpr,
+    D: gl.constexpr,
+    BS: gl.constexpr,
+    ROWS: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    NUM_STAGES: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr,
+    PRODUCER_REGISTERS: gl.constexpr,
+):
+    """A program takes items pid, …: (tile of 2 · ROWS rows, key head), and copies ahead of them.
+
+    A barrier that is full says that a stage may be read, an empty one that it may be copied to.
+    """
+    layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    shared_q = gl.allocate_shared_memory(q_desc.dtype, [2, ROWS, D], layout)
+    shared_k = gl.allocate_shared_memory(q_desc.dtype, [NUM_STAGES, BLOCK_N, D], layout)
+    shared_v = gl.allocate_shared_memory(q_desc.dtype, [NUM_STAGES, BLOCK_N, D], layout)
+    q_full = gl.allocate_shared_memory(gl.int64, [1], barrier)
+    q_empty = gl.allocate_shared_memory(gl.int64, [1], barrier)
+    v_landed = gl.allocate_shared_memory(gl.int64, [1], barrier)
+    k_full = gl.allocate_shared_memory(gl.int64, [NUM_STAGES, 1], barrier)
+    k_empty = gl.allocate_shared_memory(gl.int64, [NUM_STAGES, 1], barrier)
+    v_full = gl.allocate_shared_memory(gl.int64, [NUM_STAGES, 1], barrier)
+    v_empty = gl.allocate_shared_memory(gl.int64, [NUM_STAGES, 1], barrier)
+    mbarrier.init(q_full, count=1)
+    mbarrier.init(q_empty, count=2)
+    mbarrier.init(v_landed, count=1)
+    for i in gl.static_range(NUM_STAGES):
+        mbarrier.init(k_full.index(i), count=1)
+        mbarrier.init(k_empty.index(i), count=2)
+        mbarrier.init(v_full.index(i), count=1)
+        mbarrier.init(v_empty.index(i), count=2)
+    fence_async_shared()
+    read = (query_start, context_lens, total)
+    queries = (shared_q, q_full, q_empty)
+    stages = (shared_k, shared_v, k_full, k_empty, v_full, v_empty)
+    copied = (q_desc, k_desc, v_desc, block_tables, stride_table, v_landed)
+    gl.warp_specialize(
+        [
+            (
+                consume,
+                (
+                    0,
+                    out,
+                    scale_log2,
+                    read,
+                    queries,
+                    stages,
+                    HKV,
+                    GROUP,
+                    D,
+                    ROWS,
+                    BLOCK_N,
+                    NUM_STAGES,
+                ),
+            ),
+            (
+                consume,
+                (
+                    1,
+                    out,
+                    scale_log2,
+                    read,
+                    queries,
+                    stages,
+                    HKV,
+                    GROUP,
+                    D,
+                    ROWS,
+                    BLOCK_N,
+                    NUM_STAGES,
+                ),
+            ),
+            (
+                produce,
+                (copied, read, queries, stages, HKV, GROUP, D, ROWS, BLOCK_N, NUM_STAGES, BS),
+            ),
+        ],
+        [4, 1],
+        [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+    )
+
+
+def fits(q: torch.Tensor, k_cache: torch.Tensor) -> bool:
+    """Whether the shapes and the device are this kernel's."""
+    block_size, num_kv_heads, head_dim = k_cache.shape[1:]
+    group = q.shape[1] // num_kv_heads
+    return (
+        q.is_cuda
+        and torch.cuda.get_device_capability(q.device)[0] == 9
+        and q.dtype in (torch.bfloat16, torch.float16)
+        and head_dim in (64, 128)
+        and block_size >= 16
+        and block_size & (block_size - 1) == 0
+        and group <= 8
+        and group & (group - 1) == 0
+        and k_cache.shape[0] * block_size < 2**31
+        and all(x % 8 == 0 for x in (q.stride(0), q.stride(1), q.storage_offset()))
+    )
+
+
+def prefill(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    query_start: torch.Tensor,
+    context_lens: torch.Tensor,
+    scale: float,
+    num_queries: Sequence[int],
+    out: torch.Tensor,
+) -> None:
+    """As kernels.attention.prefill.prefill, for shapes that fit."""
+    num_heads, head_dim = q.shape[1:]
+    block_size, num_kv_heads = k_cache.shape[1:3]
+    group = num_heads // num_kv_heads
+    piece = min(block_size, BLOCK_N)
+    flat = gl.NVMMASharedLayout(128, 16, 2)
+    rows = [cache.view(-1, num_kv_heads * head_dim) for cache in (k_cache, v_cache)]
+    q_block, q_layout = [ROWS // group, group, 64], gl.NVMMASharedLayout(128, 16, 3)
+    num_tiles = sum(triton.cdiv(count * group, 2 * ROWS) for count in num_queries)
+    total = num_tiles * num_kv_heads
+    prefill_kernel[(min(total, num_processors(q.device)),)](
+        TensorDescriptor(q, list(q.shape), list(q.stride()), q_block, q_layout),
+        *(TensorDescriptor.from_tensor(x, [piece, 64], flat) for x in rows),
+        block_tables,
+        query_start,
+        context_lens,
+        out,
+        total,
+        scale * LOG2_E,
+        block_tables.stride(0),
+        HKV=num_kv_heads,
+        GROUP=group,
+        D=head_dim,
+        BS=block_size,
+        ROWS=ROWS,
+        BLOCK_N=BLOCK_N,
+        NUM_STAGES=NUM_STAGES,
+        CONSUMER_REGISTERS=NUM_REGISTERS[0],
+        PRODUCER_REGISTERS=NUM_REGISTERS[1],
+        num_warps=4,
+    )

@@ -1,0 +1,125 @@
+"""The copying warp: a tile's queries, then its keys and values as stages come free."""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+from kernels.attention.hopper.schedule import find_rows, find_sequence, item_of, num_rounds
+
+
+@gluon.jit
+def pieces_of(desc, shared, PIECE: gl.constexpr):
+    """A tile [N, D] as it is stored: by 64 columns, and of those by PIECE rows: [.., PIECE, 64]."""
+    num_pieces: gl.constexpr = shared.shape[0] * shared.shape[1] // (PIECE * 64)
+    return shared._reinterpret(desc.dtype, [num_pieces, PIECE, 64], desc.layout)
+
+
+@gluon.jit
+def copy_tile(desc, shared, landed, table, column, start, end, BS: gl.constexpr):
+    """Positions start on into shared [N, D], piece by piece; those behind end arrive as zeros."""
+    BLOCK_N: gl.constexpr = shared.shape[0]
+    D: gl.constexpr = shared.shape[1]
+    PIECE: gl.constexpr = desc.block_shape[0]
+    mbarrier.expect(landed, BLOCK_N * D * 2)
+    pieces = pieces_of(desc, shared, PIECE)
+    for i in gl.static_range(BLOCK_N // PIECE):
+        position = start + i * PIECE
+        # No block: its rows lie before the cache, which the copy engine fills with zeros.
+        page = gl.load(table + position // BS, mask=position < end, other=-1)
+        row = page * BS + position % BS
+        for half in gl.static_range(D // 64):
+            piece = pieces.index(half * (BLOCK_N // PIECE) + i)
+            tma.async_copy_global_to_shared(desc, [row, column + half * 64], landed, piece)
+
+
+@gluon.jit
+def clear_rows(desc, shared, num_kept):
+    """Zeros behind the first num_kept rows of shared [N, D], to the end of the piece they end in."""
+    BLOCK_N: gl.constexpr = shared.shape[0]
+    PIECE: gl.constexpr = desc.block_shape[0]
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [1, 1], [1, 0])
+    strips = pieces_of(desc, shared, 16)
+    i_row = gl.arange(0, 16, gl.SliceLayout(1, layout))[:, None]
+    for i in range(num_kept // 16, (num_kept + PIECE - 1) // PIECE * (PIECE // 16)):
+        for half in gl.static_range(shared.shape[1] // 64):
+            strip = strips.index(half * (BLOCK_N // 16) + i)
+            rows = strip.load(layout)
+            is_kept = i * 16 + i_row < num_kept
+            strip.store(gl.where(is_kept, rows, gl.full_like(rows, 0.0)))
+    fence_async_shared()
+    gl.thread_barrier()
+
+
+@gluon.jit
+def copy_queries(desc, shared_q, landed, token, i_h, GROUP: gl.constexpr):
+    """Tokens from token on, GROUP heads of each, into shared_q [2, ROWS, D]."""
+    ROWS: gl.constexpr = shared_q.shape[1]
+    D: gl.constexpr = shared_q.shape[2]
+    shape: gl.constexpr = [2 * (D // 64), ROWS // GROUP, GROUP, 64]
+    mbarrier.expect(landed, 2 * ROWS * D * 2)
+    pieces = shared_q._reinterpret(desc.dtype, shape, desc.layout)
+    for i in gl.static_range(2):
+        for half in gl.static_range(D // 64):
+            place = [token + i * (ROWS // GROUP), i_h * GROUP, half * 64]
+            piece = pieces.index(i * (D // 64) + half)
+            tma.async_copy_global_to_shared(desc, place, landed, piece)
+
+
+@gluon.jit
+def produce(
+    copied,
+    read,
+    queries,
+    stages,
+    HKV: gl.constexpr,
+    GROUP: gl.constexpr,
+    D: gl.constexpr,
+    ROWS: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    NUM_STAGES: gl.constexpr,
+    BS: gl.constexpr,
+):
+    """count: steps so far, of all tiles; a stage's phase turns whenever count has gone round."""
+    q_desc, k_desc, v_desc, block_tables, stride_table, v_landed = copied
+    query_start, context_lens, total = read
+    shared_q, q_full, q_empty = queries
+    shared_k, shared_v, k_full, k_empty, v_full, v_empty = stages
+    PIECE: gl.constexpr = v_desc.block_shape[0]
+    i_seq = 0
+    before = 0
+    count = 0
+    tails = 0
+    for number in range(num_rounds(total)):
+        item = item_of(number)
+        if item < total:
+            i_h = item % HKV
+            tile = item // HKV
+            i_seq, before = find_sequence(tile, query_start, i_seq, before, GROUP, 2 * ROWS)
+            first_row, _, _, end = find_rows(
+                tile, query_start, context_lens, i_seq, before, GROUP, 2 * ROWS
+            )
+            table = block_tables + i_seq.to(gl.int64) * stride_table
+            mbarrier.wait(q_empty, (number & 1) ^ 1)
+            token = gl.load(query_start + i_seq) + first_row // GROUP
+            copy_queries(q_desc, shared_q, q_full, token, i_h, GROUP)
+            for start in range(0, end, BLOCK_N):
+                stage = count % NUM_STAGES
+                phase = (count // NUM_STAGES) & 1
+                k_full_now = k_full.index(stage)
+                v_full_now = v_full.index(stage)
+                v = shared_v.index(stage)
+                mbarrier.wait(k_empty.index(stage), phase ^ 1)
+                copy_tile(k_desc, shared_k.index(stage), k_full_now, table, i_h * D, start, end, BS)
+                mbarrier.wait(v_empty.index(stage), phase ^ 1)
+                num_kept = end - start
+                if (num_kept < BLOCK_N) & (num_kept % PIECE != 0):
+                    # Another request's NaN may lie behind the end, and 0 · NaN is NaN.
+                    copy_tile(v_desc, v, v_landed, table, i_h * D, start, end, BS)
+                    mbarrier.wait(v_landed, tails & 1)
+                    tails += 1
+                    clear_rows(v_desc, v, num_kept)
+                    mbarrier.arrive(v_full_now)
+                else:
+                    copy_tile(v_desc, v, v_full_now, table, i_h * D, start, end, BS)
+                count += 1
