@@ -35,7 +35,7 @@ def copy_tile(desc, shared, landed, table, column, start, end, BS: gl.constexpr)
 
 @gluon.jit
 def clear_rows(desc, shared, num_kept):
-    """Zeros behind the first num_kept rows of shared [N, D], to the end of the piece they end in."""
+    """Zeros behind the first num_kept rows of shared [N, D], to the end of their last piece."""
     BLOCK_N: gl.constexpr = shared.shape[0]
     PIECE: gl.constexpr = desc.block_shape[0]
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [1, 1], [1, 0])
