@@ -48,7 +48,6 @@ def clear_rows(desc, shared, num_kept):
             is_kept = i * 16 + i_row < num_kept
             strip.store(gl.where(is_kept, rows, gl.full_like(rows, 0.0)))
     fence_async_shared()
-    gl.thread_barrier()
 
 
 @gluon.jit
