@@ -57,3 +57,17 @@ def num_processors(device: torch.device) -> int:
     if device.type != "cuda":
         return INTERPRETED_PROCESSORS
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@dataclass(frozen=True)
+class HopperDecodeTile:
+    """num_stages of block_n positions are copied ahead."""
+
+    block_n: int
+    num_stages: int
+    programs_per_processor: int
+    min_split: int
+
+
+def hopper_decode_tile(num_rows: int, head_dim: int) -> HopperDecodeTile:
+    return HopperDecodeTile(64, 6, 1, 512)

@@ -1,5 +1,6 @@
-"""Prefill attention for Hopper, in Gluon: copies, matmuls and softmax of steps overlap."""
+"""Attention for Hopper, in Gluon: copies, matmuls and softmax of different steps overlap."""
 
-from kernels.attention.hopper.kernel import fits, prefill
+from kernels.attention.hopper.decode import decode
+from kernels.attention.hopper.prefill import fits, prefill
 
-__all__ = ["fits", "prefill"]
+__all__ = ["decode", "fits", "prefill"]

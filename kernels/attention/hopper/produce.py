@@ -38,7 +38,7 @@ def clear_rows(desc, shared, num_kept):
     """Zeros behind the first num_kept rows of shared [N, D], to the end of their last piece."""
     BLOCK_N: gl.constexpr = shared.shape[0]
     PIECE: gl.constexpr = desc.block_shape[0]
-    layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [1, 1], [1, 0])
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [gl.num_warps(), 1], [1, 0])
     strips = pieces_of(desc, shared, 16)
     i_row = gl.arange(0, 16, gl.SliceLayout(1, layout))[:, None]
     for i in range(num_kept // 16, (num_kept + PIECE - 1) // PIECE * (PIECE // 16)):

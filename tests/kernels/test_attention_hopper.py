@@ -1,0 +1,92 @@
+"""The Gluon kernels of attention: no interpreter runs them, so they are held on the GPU alone."""
+
+import pytest
+import torch
+
+from tests.kernels.conftest import HAS_CUDA, Target
+from tests.kernels.test_attention import SCALE, Step, make_step, naive
+from tests.kernels.tolerances import assert_close
+
+IS_HOPPER = HAS_CUDA and torch.cuda.get_device_capability()[0] == 9
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not IS_HOPPER, reason="needs a Hopper GPU"),
+]
+BF16, FP16 = Target("cuda", torch.bfloat16), Target("cuda", torch.float16)
+
+SHAPES = [
+    pytest.param(BF16, 128, 16, (8, 2), id="bf16-128-16-group4"),
+    pytest.param(FP16, 128, 64, (4, 4), id="fp16-128-64-group1"),
+    pytest.param(BF16, 64, 32, (16, 2), id="bf16-64-32-group8"),
+    pytest.param(BF16, 128, 256, (2, 1), id="bf16-128-256-group2"),
+]
+
+
+def run_prefill(step: Step) -> torch.Tensor:
+    from kernels.attention import hopper
+
+    assert hopper.fits(step.q, step.k_cache)
+    out = torch.empty_like(step.q)
+    counts = [count for count, _ in step.sequences]
+    tensors = (step.q, step.k_cache, step.v_cache, step.block_tables, step.query_start)
+    hopper.prefill(*tensors, step.context_lens, SCALE, counts, out)
+    return out
+
+
+def run_decode(step: Step, min_split: int = 128) -> torch.Tensor:
+    from kernels.attention import hopper
+    from kernels.attention.tiles import HopperDecodeTile
+
+    assert hopper.fits(step.q, step.k_cache)
+    out = torch.empty_like(step.q)
+    longest = max(positions for _, positions in step.sequences)
+    tensors = (step.q, step.k_cache, step.v_cache, step.block_tables, step.context_lens)
+    hopper.decode(*tensors, SCALE, longest, out, HopperDecodeTile(64, 4, 1, min_split))
+    return out
+
+
+@pytest.mark.parametrize(("target", "head_dim", "block_size", "heads"), SHAPES)
+def test_prefill_equals_position_by_position(
+    target: Target, head_dim: int, block_size: int, heads: tuple[int, int]
+) -> None:
+    """Chunks longer and shorter than a tile, with and without prefix, ends anywhere in a block."""
+    sequences = ((129, 129), (1, 1), (7, 300), (64, 64), (40, 295), (3, 128), (200, 333))
+    step = make_step(sequences, 0, target, head_dim=head_dim, block_size=block_size, heads=heads)
+    assert_close(run_prefill(step), naive(step), target.dtype)
+
+
+@pytest.mark.parametrize("length", range(1, 20))
+def test_a_prompt_of_any_length(length: int) -> None:
+    step = make_step(((length, length),), 0, BF16, head_dim=64, block_size=16, heads=(4, 1))
+    assert_close(run_prefill(step), naive(step), torch.bfloat16)
+
+
+def test_more_tiles_than_processors() -> None:
+    """Every program takes several, dealt to and fro, of sequences of unlike lengths."""
+    sequences = tuple((60 + 37 * i, 75 + 41 * i) for i in range(12))
+    step = make_step(sequences, 0, BF16, head_dim=64, block_size=16, heads=(16, 4))
+    assert_close(run_prefill(step), naive(step), torch.bfloat16)
+
+
+@pytest.mark.parametrize(("target", "head_dim", "block_size", "heads"), SHAPES)
+def test_decode_equals_position_by_position(
+    target: Target, head_dim: int, block_size: int, heads: tuple[int, int]
+) -> None:
+    """One part and many, ends anywhere in a block."""
+    sequences = tuple((1, n) for n in (1, 7, 64, 65, 128, 129, 300, 777, 1500, 16, 31, 255))
+    step = make_step(
+        sequences, len(sequences), target, head_dim=head_dim, block_size=block_size, heads=heads
+    )
+    assert_close(run_decode(step), naive(step), target.dtype)
+    assert torch.equal(run_decode(step), run_decode(step))
+
+
+def test_neighbours_of_a_decode_change_no_bits() -> None:
+    sequences = ((1, 700), (1, 90), (1, 170))
+    step = make_step(sequences, 3, BF16, head_dim=128, block_size=16, heads=(8, 2))
+    alone = run_decode(step)[0]
+    step.context_lens[1:] = torch.tensor([3, 0], dtype=torch.int32)
+    step.block_tables[2] = -1
+    got = run_decode(step)
+    assert torch.equal(got[0], alone)
+    assert bool(torch.isfinite(got).all())
