@@ -9,7 +9,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.attention.hopper.schedule import find_rows, find_sequence, item_of, num_rounds
+from kernels.attention.hopper.schedule import find_rows, find_sequence, told_item
 
 
 @gluon.jit
@@ -111,7 +111,7 @@ def consume(
 ):
     """Rows which · ROWS on of each tile."""
     query_start, context_lens, total = read
-    shared_q, q_full, q_empty = queries
+    shared_q, q_full, q_empty, slot = queries
     shared_k, shared_v, k_full, k_empty, v_full, v_empty = stages
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
@@ -121,71 +121,74 @@ def consume(
     i_seq = 0
     before = 0
     count = 0
-    for number in range(num_rounds(total)):
-        item = item_of(number)
-        if item < total:
-            tile = item // HKV
-            i_seq, before = find_sequence(tile, query_start, i_seq, before, GROUP, 2 * ROWS)
-            first_row, num_queries, prefix, end = find_rows(
-                tile, query_start, context_lens, i_seq, before, GROUP, 2 * ROWS
-            )
-            first_row += which * ROWS
-            b_position = prefix + (first_row + gl.arange(0, ROWS, ROW)) // GROUP
-            b_max = gl.full([ROWS], float("-inf"), gl.float32, ROW)
-            b_sum = gl.full([ROWS], 0.0, gl.float32, ROW)
-            b_acc = gl.full([ROWS, D], 0.0, gl.float32, O_LAYOUT)
-            # Steps that every row sees whole need no mask.
-            seen = gl.maximum((prefix + first_row // GROUP + 1) // BLOCK_N, 1)
-            steps = (end + BLOCK_N - 1) // BLOCK_N
+    number = 0
+    mbarrier.wait(q_full, 0)
+    item = told_item(slot)
+    while item < total:
+        tile = item // HKV
+        i_seq, before = find_sequence(tile, query_start, i_seq, before, GROUP, 2 * ROWS)
+        first_row, num_queries, prefix, end = find_rows(
+            tile, query_start, context_lens, i_seq, before, GROUP, 2 * ROWS
+        )
+        first_row += which * ROWS
+        b_position = prefix + (first_row + gl.arange(0, ROWS, ROW)) // GROUP
+        b_max = gl.full([ROWS], float("-inf"), gl.float32, ROW)
+        b_sum = gl.full([ROWS], 0.0, gl.float32, ROW)
+        b_acc = gl.full([ROWS, D], 0.0, gl.float32, O_LAYOUT)
+        # Steps that every row sees whole need no mask.
+        seen = gl.maximum((prefix + first_row // GROUP + 1) // BLOCK_N, 1)
+        steps = (end + BLOCK_N - 1) // BLOCK_N
 
-            stage = count % NUM_STAGES
-            mbarrier.wait(q_full, number & 1)
-            mbarrier.wait(k_full.index(stage), (count // NUM_STAGES) & 1)
-            s = begin_scores(q, shared_k.index(stage), S_LAYOUT)
-            s = warpgroup_mma_wait(0, deps=(s,))
-            mbarrier.arrive(k_empty.index(stage))
-            s = visible(s, 0, b_position, end, S_LAYOUT)
-            b_w, b_max, b_sum, _ = soften(s, b_max, b_sum, scale_log2)
-            b_p = gl.convert_layout(b_w.to(out.dtype.element_ty), P_LAYOUT)
-            state = (b_p, b_max, b_sum, b_acc)
-            count += 1
-            state, count = attend(
-                q,
-                stages,
-                state,
-                count,
-                1,
-                seen,
-                b_position,
-                end,
-                scale_log2,
-                NUM_STAGES,
-                S_LAYOUT,
-                O_LAYOUT,
-                False,
-            )
-            state, count = attend(
-                q,
-                stages,
-                state,
-                count,
-                seen,
-                steps,
-                b_position,
-                end,
-                scale_log2,
-                NUM_STAGES,
-                S_LAYOUT,
-                O_LAYOUT,
-                True,
-            )
-            b_p, b_max, b_sum, b_acc = state
-            mbarrier.arrive(q_empty)
-            stage = (count - 1) % NUM_STAGES
-            mbarrier.wait(v_full.index(stage), ((count - 1) // NUM_STAGES) & 1)
-            b_acc = warpgroup_mma(b_p, shared_v.index(stage), b_acc, is_async=True)
-            b_acc, b_p = warpgroup_mma_wait(0, deps=(b_acc, b_p))
-            mbarrier.arrive(v_empty.index(stage))
-            b_acc = b_acc / gl.convert_layout(b_sum, gl.SliceLayout(1, O_LAYOUT))[:, None]
-            first_token = gl.load(query_start + i_seq)
-            store_rows(out, b_acc, first_row, first_token, num_queries, item % HKV, HKV, GROUP)
+        stage = count % NUM_STAGES
+        mbarrier.wait(k_full.index(stage), (count // NUM_STAGES) & 1)
+        s = begin_scores(q, shared_k.index(stage), S_LAYOUT)
+        s = warpgroup_mma_wait(0, deps=(s,))
+        mbarrier.arrive(k_empty.index(stage))
+        s = visible(s, 0, b_position, end, S_LAYOUT)
+        b_w, b_max, b_sum, _ = soften(s, b_max, b_sum, scale_log2)
+        b_p = gl.convert_layout(b_w.to(out.dtype.element_ty), P_LAYOUT)
+        state = (b_p, b_max, b_sum, b_acc)
+        count += 1
+        state, count = attend(
+            q,
+            stages,
+            state,
+            count,
+            1,
+            seen,
+            b_position,
+            end,
+            scale_log2,
+            NUM_STAGES,
+            S_LAYOUT,
+            O_LAYOUT,
+            False,
+        )
+        state, count = attend(
+            q,
+            stages,
+            state,
+            count,
+            seen,
+            steps,
+            b_position,
+            end,
+            scale_log2,
+            NUM_STAGES,
+            S_LAYOUT,
+            O_LAYOUT,
+            True,
+        )
+        b_p, b_max, b_sum, b_acc = state
+        mbarrier.arrive(q_empty)
+        stage = (count - 1) % NUM_STAGES
+        mbarrier.wait(v_full.index(stage), ((count - 1) // NUM_STAGES) & 1)
+        b_acc = warpgroup_mma(b_p, shared_v.index(stage), b_acc, is_async=True)
+        b_acc, b_p = warpgroup_mma_wait(0, deps=(b_acc, b_p))
+        mbarrier.arrive(v_empty.index(stage))
+        b_acc = b_acc / gl.convert_layout(b_sum, gl.SliceLayout(1, O_LAYOUT))[:, None]
+        first_token = gl.load(query_start + i_seq)
+        store_rows(out, b_acc, first_row, first_token, num_queries, item % HKV, HKV, GROUP)
+        number += 1
+        mbarrier.wait(q_full, number & 1)
+        item = told_item(slot)

@@ -10,6 +10,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from kernels.attention.decode import tickets
 from kernels.attention.hopper.consume import consume
 from kernels.attention.hopper.produce import produce
 from kernels.attention.tiles import LOG2_E, num_processors
@@ -33,6 +34,7 @@ def prefill_kernel(
     context_lens,
     # written
     out,
+    drawn,
     # sizes
     total,
     scale_log2,
@@ -49,7 +51,7 @@ def prefill_kernel(
     CONSUMER_REGISTERS: gl.constexpr,
     PRODUCER_REGISTERS: gl.constexpr,
 ):
-    """A program takes items pid, …: (tile of 2 · ROWS rows, key head), and copies ahead of them.
+    """A program takes items: (tile of 2 · ROWS rows, key head), and copies ahead of them.
 
     A barrier that is full says that a stage may be read, an empty one that it may be copied to.
     """
@@ -58,6 +60,7 @@ def prefill_kernel(
     shared_q = gl.allocate_shared_memory(q_desc.dtype, [2, ROWS, D], layout)
     shared_k = gl.allocate_shared_memory(q_desc.dtype, [NUM_STAGES, BLOCK_N, D], layout)
     shared_v = gl.allocate_shared_memory(q_desc.dtype, [NUM_STAGES, BLOCK_N, D], layout)
+    slot = gl.allocate_shared_memory(gl.int32, [1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     q_full = gl.allocate_shared_memory(gl.int64, [1], barrier)
     q_empty = gl.allocate_shared_memory(gl.int64, [1], barrier)
     v_landed = gl.allocate_shared_memory(gl.int64, [1], barrier)
@@ -75,9 +78,9 @@ def prefill_kernel(
         mbarrier.init(v_empty.index(i), count=2)
     fence_async_shared()
     read = (query_start, context_lens, total)
-    queries = (shared_q, q_full, q_empty)
+    queries = (shared_q, q_full, q_empty, slot)
     stages = (shared_k, shared_v, k_full, k_empty, v_full, v_empty)
-    copied = (q_desc, k_desc, v_desc, block_tables, stride_table, v_landed)
+    copied = (q_desc, k_desc, v_desc, block_tables, stride_table, v_landed, drawn)
     gl.warp_specialize(
         [
             (
@@ -170,6 +173,7 @@ def prefill(
         query_start,
         context_lens,
         out,
+        tickets(q.device, 2),
         total,
         scale * LOG2_E,
         block_tables.stride(0),

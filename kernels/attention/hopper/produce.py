@@ -5,7 +5,14 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from kernels.attention.hopper.schedule import find_rows, find_sequence, item_of, num_rounds
+from kernels.attention.hopper.schedule import (
+    draw_item,
+    end_draws,
+    find_rows,
+    find_sequence,
+    first_item,
+    tell_item,
+)
 
 
 @gluon.jit
@@ -80,45 +87,53 @@ def produce(
     BS: gl.constexpr,
 ):
     """count: steps so far, of all tiles; a stage's phase turns whenever count has gone round."""
-    q_desc, k_desc, v_desc, block_tables, stride_table, v_landed = copied
+    q_desc, k_desc, v_desc, block_tables, stride_table, v_landed, drawn = copied
     query_start, context_lens, total = read
-    shared_q, q_full, q_empty = queries
+    shared_q, q_full, q_empty, slot = queries
     shared_k, shared_v, k_full, k_empty, v_full, v_empty = stages
     PIECE: gl.constexpr = v_desc.block_shape[0]
     i_seq = 0
     before = 0
     count = 0
     tails = 0
-    for number in range(num_rounds(total)):
-        item = item_of(number)
-        if item < total:
-            i_h = item % HKV
-            tile = item // HKV
-            i_seq, before = find_sequence(tile, query_start, i_seq, before, GROUP, 2 * ROWS)
-            first_row, _, _, end = find_rows(
-                tile, query_start, context_lens, i_seq, before, GROUP, 2 * ROWS
-            )
-            table = block_tables + i_seq.to(gl.int64) * stride_table
-            mbarrier.wait(q_empty, (number & 1) ^ 1)
-            token = gl.load(query_start + i_seq) + first_row // GROUP
-            copy_queries(q_desc, shared_q, q_full, token, i_h, GROUP)
-            for start in range(0, end, BLOCK_N):
-                stage = count % NUM_STAGES
-                phase = (count // NUM_STAGES) & 1
-                k_full_now = k_full.index(stage)
-                v_full_now = v_full.index(stage)
-                v = shared_v.index(stage)
-                mbarrier.wait(k_empty.index(stage), phase ^ 1)
-                copy_tile(k_desc, shared_k.index(stage), k_full_now, table, i_h * D, start, end, BS)
-                mbarrier.wait(v_empty.index(stage), phase ^ 1)
-                num_kept = end - start
-                if (num_kept < BLOCK_N) & (num_kept % PIECE != 0):
-                    # Another request's NaN may lie behind the end, and 0 · NaN is NaN.
-                    copy_tile(v_desc, v, v_landed, table, i_h * D, start, end, BS)
-                    mbarrier.wait(v_landed, tails & 1)
-                    tails += 1
-                    clear_rows(v_desc, v, num_kept)
-                    mbarrier.arrive(v_full_now)
-                else:
-                    copy_tile(v_desc, v, v_full_now, table, i_h * D, start, end, BS)
-                count += 1
+    number = 0
+    item = first_item()
+    while item < total:
+        next_item = draw_item(drawn)
+        i_h = item % HKV
+        tile = item // HKV
+        i_seq, before = find_sequence(tile, query_start, i_seq, before, GROUP, 2 * ROWS)
+        first_row, _, _, end = find_rows(
+            tile, query_start, context_lens, i_seq, before, GROUP, 2 * ROWS
+        )
+        table = block_tables + i_seq.to(gl.int64) * stride_table
+        mbarrier.wait(q_empty, (number & 1) ^ 1)
+        tell_item(slot, item)
+        token = gl.load(query_start + i_seq) + first_row // GROUP
+        copy_queries(q_desc, shared_q, q_full, token, i_h, GROUP)
+        for start in range(0, end, BLOCK_N):
+            stage = count % NUM_STAGES
+            phase = (count // NUM_STAGES) & 1
+            k_full_now = k_full.index(stage)
+            v_full_now = v_full.index(stage)
+            v = shared_v.index(stage)
+            mbarrier.wait(k_empty.index(stage), phase ^ 1)
+            copy_tile(k_desc, shared_k.index(stage), k_full_now, table, i_h * D, start, end, BS)
+            mbarrier.wait(v_empty.index(stage), phase ^ 1)
+            num_kept = end - start
+            if (num_kept < BLOCK_N) & (num_kept % PIECE != 0):
+                # Another request's NaN may lie behind the end, and 0 · NaN is NaN.
+                copy_tile(v_desc, v, v_landed, table, i_h * D, start, end, BS)
+                mbarrier.wait(v_landed, tails & 1)
+                tails += 1
+                clear_rows(v_desc, v, num_kept)
+                mbarrier.arrive(v_full_now)
+            else:
+                copy_tile(v_desc, v, v_full_now, table, i_h * D, start, end, BS)
+            count += 1
+        number += 1
+        item = next_item
+    mbarrier.wait(q_empty, (number & 1) ^ 1)
+    tell_item(slot, total)
+    mbarrier.arrive(q_full)
+    end_draws(drawn)

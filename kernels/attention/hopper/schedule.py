@@ -1,4 +1,4 @@
-"""Which tile a program takes next: every group of warps of it finds the same, by itself."""
+"""Which tile a program takes next, drawn by its copying warp, and which rows that is."""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from triton.experimental import gluon
@@ -6,21 +6,36 @@ from triton.experimental.gluon import language as gl
 
 
 @gluon.jit
-def num_rounds(total):
-    return (total + gl.num_programs(0) - 1) // gl.num_programs(0)
+def first_item():
+    """An item is (tile, key head), heads fastest; a sequence's last rows, which see most, first."""
+    return gl.program_id(0)
 
 
 @gluon.jit
-def item_of(number):
-    """A program's number-th item: (tile, key head), heads fastest.
+def draw_item(drawn):
+    """The next item that no program has: programs are as fast as their tiles are short."""
+    return gl.num_programs(0) + gl.atomic_add(drawn, 1, sem="relaxed")
 
-    Every second round is dealt backwards. A sequence's last rows come first and see the most, so
-    whoever had the longest tile of a round gets the shortest of the next.
-    """
-    place = gl.program_id(0)
-    if number % 2 == 1:
-        place = gl.num_programs(0) - 1 - place
-    return number * gl.num_programs(0) + place
+
+@gluon.jit
+def end_draws(drawn):
+    """Once in each program, which draws no more: the last one makes both counters zero again."""
+    ended = gl.atomic_add(drawn + 1, 1, sem="acq_rel")
+    if ended == gl.num_programs(0) - 1:
+        gl.store(drawn, 0)
+        gl.store(drawn + 1, 0)
+
+
+@gluon.jit
+def tell_item(slot, item):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    slot.store(gl.full([1], 0, gl.int32, layout) + item)
+
+
+@gluon.jit
+def told_item(slot):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    return gl.sum(slot.load(layout), 0)
 
 
 @gluon.jit
