@@ -5,10 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.attention.tickets import tickets
 from kernels.attention.tiles import LOG2_E, DecodeTile, decode_tile, max_splits, num_processors
-
-# By device. A larger one replaces it; graphs captured with the former keep that one alive.
-KEPT_TICKETS: dict[torch.device, torch.Tensor] = {}
 
 
 @triton.jit
@@ -181,21 +179,6 @@ def add_parts(
     b_out = b_out / b_sum[:, None]
     m_out = m_g[:, None] & (i_d < D)[None, :]
     tl.store(out + i_g[:, None] * D + i_d[None, :], b_out.to(out.dtype.element_ty), mask=m_out)
-
-
-def tickets(device: torch.device, count: int) -> torch.Tensor:
-    """count zeros, and zeros again after every launch: so all launches of one stream share them.
-
-    A first call under capture gets its own, zeroed by every replay: a fill that is only recorded
-    must not be taken for done by a later eager call.
-    """
-    kept = KEPT_TICKETS.get(device)
-    if kept is not None and len(kept) >= count:
-        return kept
-    made = torch.zeros(max(4096, count), dtype=torch.int32, device=device)
-    if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
-        KEPT_TICKETS[device] = made
-    return made
 
 
 def decode(

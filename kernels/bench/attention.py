@@ -8,7 +8,7 @@ library with contiguous keys and values, ours with shuffled pages.
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -19,18 +19,21 @@ from kernels.bench.timing import graph_us, read_bytes_per_us
 
 HQ, HKV, D, DTYPE = 32, 8, 128, torch.bfloat16
 SCALE = D**-0.5
-# (sequences, positions of each, KV block)
+# (sequences, mean positions, KV block, spread: from few to twice as many positions, evenly)
 DECODES = (
-    (64, 4096, 16),
-    (64, 4096, 64),
-    (1, 384, 16),
-    (64, 384, 16),
-    (256, 384, 16),
-    (1, 4096, 16),
-    (16, 4096, 16),
-    (256, 1024, 16),
-    (1, 65536, 16),
+    (64, 4096, 16, False),
+    (64, 4096, 64, False),
+    (64, 4096, 16, True),
+    (1, 384, 16, False),
+    (64, 384, 16, False),
+    (256, 384, 16, False),
+    (1, 4096, 16, False),
+    (16, 4096, 16, False),
+    (256, 1024, 16, False),
+    (1, 65536, 16, False),
 )
+# A captured graph of the engine knows no lengths, only this bound (or the longest, if longer).
+BUCKET = 16384
 # (sequences, queries of each, positions of each, KV block)
 PREFILLS = (
     (1, 8192, 8192, 16),
@@ -46,7 +49,10 @@ MAX_ERROR_RATIO = 1e-2
 
 @dataclass(frozen=True)
 class Paged:
-    """One call's tensors: every sequence alike, its blocks shuffled over the whole cache."""
+    """One call's tensors; every sequence's blocks are shuffled over the whole cache.
+
+    queries and context: of each prefill. queries 1: a decode, and context its bound.
+    """
 
     q: torch.Tensor
     k_cache: torch.Tensor
@@ -57,8 +63,7 @@ class Paged:
     queries: int
     context: int
 
-    def run(self, bucket: int | None = None) -> torch.Tensor:
-        """bucket: the decodes' bound, as a captured graph of the engine has it."""
+    def run(self) -> torch.Tensor:
         num_seqs = len(self.context_lens)
         is_decode = self.queries == 1
         return attention(
@@ -70,7 +75,7 @@ class Paged:
             self.context_lens,
             SCALE,
             num_decodes=num_seqs if is_decode else 0,
-            max_decode_context=bucket or self.context if is_decode else 0,
+            max_decode_context=self.context if is_decode else 0,
             prefills=[] if is_decode else [(self.queries, self.context)] * num_seqs,
         )
 
@@ -92,20 +97,33 @@ def paged(
     return made
 
 
+def bounded(call: Paged, block_size: int) -> Paged:
+    """The same decodes as a captured graph has them: table and bound of the bucket."""
+    bound = max(BUCKET, call.context)
+    table = call.block_tables.new_full((len(call.context_lens), bound // block_size), -1)
+    table[:, : call.block_tables.shape[1]] = call.block_tables
+    return replace(call, block_tables=table, context=bound)
+
+
 def run() -> Iterator[dict[str, object]]:
     bandwidth = read_bytes_per_us()
-    for num_seqs, context, block_size in DECODES:
-        yield decode_result(num_seqs, context, block_size, bandwidth)
+    for num_seqs, context, block_size, spread in DECODES:
+        yield decode_result(num_seqs, context, block_size, spread, bandwidth)
     for num_seqs, queries, context, block_size in PREFILLS:
         yield prefill_result(num_seqs, queries, context, block_size)
 
 
 def decode_result(
-    num_seqs: int, context: int, block_size: int, bandwidth: float
+    num_seqs: int, context: int, block_size: int, spread: bool, bandwidth: float
 ) -> dict[str, object]:
     num_bytes = 2 * num_seqs * context * HKV * D * DTYPE.itemsize
     copies = min(64, max(2, -(-ROTATED_BYTES // num_bytes)))
-    calls = paged(num_seqs, 1, context, block_size, copies)
+    longest = 2 * context if spread else context
+    calls = [bounded(call, block_size) for call in paged(num_seqs, 1, longest, block_size, copies)]
+    if spread:
+        step = torch.arange(num_seqs, device="cuda") * 2 + 1
+        for call in calls:
+            call.context_lens.copy_(step * context // num_seqs)
     us = graph_us(lambda: [call.run() for call in calls], copies)
     return {
         "op": "attention",
@@ -113,6 +131,7 @@ def decode_result(
         "batch": num_seqs,
         "queries": 1,
         "context": context,
+        "spread": spread,
         "block_size": block_size,
         "us": round(us, 2),
         "bytes": num_bytes,

@@ -19,9 +19,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels.attention.decode import tickets
 from kernels.attention.hopper.parts import count_parts, find_part
 from kernels.attention.hopper.produce import clear_rows, pieces_of
+from kernels.attention.tickets import tickets
 from kernels.attention.tiles import (
     LOG2_E,
     HopperDecodeTile,

@@ -10,9 +10,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels.attention.decode import tickets
 from kernels.attention.hopper.consume import consume
 from kernels.attention.hopper.produce import produce
+from kernels.attention.tickets import tickets
 from kernels.attention.tiles import LOG2_E, num_processors
 
 # Rows (query, head of the group) of each of the two consumers; positions of a step.
