@@ -1,6 +1,8 @@
-"""How kernels are launched beside each other on a device."""
+"""How kernels are launched beside each other."""
 
+import contextlib
 import functools
+from collections.abc import Iterator
 
 import torch
 
@@ -9,12 +11,43 @@ def launch_options(device: torch.device) -> dict[str, bool]:
     """Keyword arguments of a kernel that may start while the one before it on the stream ends.
 
     Programmatic dependent launch, compute capability 9 and up: a kernel with PDL true calls
-    gdc_wait before its first access to memory, so that only its start is early. Elsewhere, the
-    interpreter included, PDL is false and the launch is a plain one.
+    gdc_wait before it reads what the kernel before it wrote and before it writes anything, and
+    only then lets the next one start: so what two kernels before it wrote is complete when it
+    begins. Elsewhere, the interpreter included, PDL is false and the launch is a plain one.
     """
     if device.type != "cuda" or not _has_dependent_launch(device):
         return {"PDL": False}
     return {"PDL": True, "launch_pdl": True}
+
+
+@functools.cache
+def num_resident(device: torch.device) -> int:
+    """Programs that are surely on the device at once, one a multiprocessor. None on the CPU."""
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@contextlib.contextmanager
+def beside(device: torch.device) -> Iterator[None]:
+    """What is launched inside runs on a second stream, from here on, until join(device).
+
+    Capturable. Tensors must be made outside: memory made inside belongs to the second stream.
+    """
+    side = _side_stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        yield
+
+
+def join(device: torch.device) -> None:
+    """What follows on this stream waits for what ran beside it."""
+    torch.cuda.current_stream(device).wait_stream(_side_stream(device))
+
+
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @functools.cache

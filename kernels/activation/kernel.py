@@ -7,9 +7,8 @@ import triton.language as tl
 
 from kernels.launch import launch_options
 
-# Columns and warps of a program. A small batch needs many programs to fill the device.
-SMALL, LARGE = (512, 2), (2048, 4)
-MAX_SMALL_ELEMENTS = 2**18
+# Best or within 3 % of it from 1 to 8192 tokens of a Llama-3.1-8B.
+BLOCK_COLUMNS, NUM_WARPS = 1024, 4
 
 
 @triton.jit
@@ -44,14 +43,13 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     num_tokens, inner = gate_up.shape[0], gate_up.shape[1] // 2
     y = gate_up.new_empty((num_tokens, inner))
     if y.numel():
-        block, num_warps = SMALL if y.numel() <= MAX_SMALL_ELEMENTS else LARGE
-        silu_mul_kernel[(num_tokens * triton.cdiv(inner, block),)](
+        silu_mul_kernel[(num_tokens * triton.cdiv(inner, BLOCK_COLUMNS),)](
             gate_up,
             y,
             gate_up.stride(0),
             I=inner,
-            BI=block,
-            num_warps=num_warps,
+            BI=BLOCK_COLUMNS,
+            num_warps=NUM_WARPS,
             **launch_options(gate_up.device),
         )
     return y

@@ -7,9 +7,10 @@ import triton.language as tl
 
 from kernels.launch import launch_options
 
-# Heads and warps of a program. A small batch needs many programs to fill the device.
-SMALL, LARGE = (2, 1), (8, 4)
-MAX_SMALL_TOKENS = 32
+# Heads and warps of a program: narrow threads answer sooner, wide ones move more (H200: 52 µs
+# against 62 at 8192 tokens of a Llama-3.1-8B, 1.78 against 1.92 at 64).
+SMALL, LARGE = (8, 4), (16, 2)
+MAX_SMALL_TOKENS = 512
 
 
 @triton.jit

@@ -8,7 +8,7 @@ from kernels.rope import rope_kv_write
 from tests.kernels.conftest import HAS_CUDA, Target
 from tests.kernels.tolerances import assert_close
 
-NUM_BLOCKS, BLOCK_SIZE, EPS = 5, 4, 1e-5
+BLOCK_SIZE, EPS = 4, 1e-5
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,11 @@ class Case:
     head_dim: int = 16
     rotary: int = 16
     has_norms: bool = False
+
+    @property
+    def num_places(self) -> int:
+        """Five blocks, or as many as the tokens need."""
+        return max(5, -(-self.num_tokens // BLOCK_SIZE)) * BLOCK_SIZE
 
 
 CASES = {
@@ -66,12 +71,10 @@ def make_step(case: Case, target: Target) -> Step:
     width = (case.num_heads + 2 * case.num_kv_heads) * case.head_dim
     frequency = 100.0 ** -(torch.arange(case.rotary // 2).double() / (case.rotary // 2))
     angle = torch.arange(case.num_tokens).double()[:, None] * 3 * frequency
-    num_places = NUM_BLOCKS * BLOCK_SIZE
-    places = torch.randperm(num_places, generator=generator).repeat(2)[: case.num_tokens]
-    places[num_places:] = -1
+    places = torch.randperm(case.num_places, generator=generator)[: case.num_tokens]
     if case.num_tokens > 3:
-        places[1], places[3] = -1, num_places
-    shape = (NUM_BLOCKS, BLOCK_SIZE, case.num_kv_heads, case.head_dim)
+        places[1], places[3] = -1, case.num_places
+    shape = (case.num_places // BLOCK_SIZE, BLOCK_SIZE, case.num_kv_heads, case.head_dim)
     caches = [torch.full(shape, 7.0).to(target.device, target.dtype) for _ in range(2)]
     norms = (drawn(case.head_dim), drawn(case.head_dim)) if case.has_norms else None
     return Step(
@@ -107,11 +110,13 @@ def check(case: Case, target: Target, launch: Callable[..., torch.Tensor]) -> No
     q, k, v = heads.tensor_split([case.num_heads, case.num_heads + case.num_kv_heads], dim=1)
     q_norm, k_norm = step.norms or (None, None)
     assert_close(got, turned(normed(q, q_norm), step.angle).cpu())
-    written = [t for t, place in enumerate(step.places.tolist()) if 0 <= place < 20]
+    written = [t for t, place in enumerate(step.places.tolist()) if 0 <= place < case.num_places]
     k_want, v_want = (torch.full_like(cache, 7.0).double() for cache in step.caches)
     places = step.places[written]
-    k_want.view(20, *k.shape[1:])[places] = turned(normed(k, k_norm), step.angle)[written]
-    v_want.view(20, *v.shape[1:])[places] = v[written].double()
+    k_want.view(case.num_places, *k.shape[1:])[places] = turned(normed(k, k_norm), step.angle)[
+        written
+    ]
+    v_want.view(case.num_places, *v.shape[1:])[places] = v[written].double()
     assert_close(step.caches[0], k_want.cpu())
     assert torch.equal(step.caches[1].double(), v_want)
     assert torch.equal(step.qkv, before)
