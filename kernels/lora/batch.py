@@ -58,19 +58,19 @@ class DenseBatch:
 
 @dataclass(frozen=True)
 class TilePlan:
-    """The Triton kernels' walk over one batch; all int32 on the device (plan.plan_tiles makes it).
+    """The Triton kernels' walk over one batch, on the device (plan.plan_tiles makes it).
 
-    order [T]: tokens sorted by slot, those without adapter last. Tile i serves the tile_len[i]
-    tokens from order[tile_start[i]] on, all of tile_slot[i]; -1 for an idle tile.
-    pages [S, max_pages]: the page table, -1 for what the slot must not read; ranks [S] cut to it.
+    order [T] int32: tokens sorted by slot, those without adapter last; slots [T] int32: their slots
+    in this order, -1 for none. A tile is tokens_per_tile tokens of it.
+    entries [tiles, capacity] int64: the pages of the tile's adapters, slot by slot in rank order:
+    page << 32 | slot << 16 | number of the page in its slot << 8 | readable rows, 0 for a page that
+    the slot must not read. num_pages [tiles] int32 of them are in use.
     """
 
     order: torch.Tensor
-    tile_slot: torch.Tensor
-    tile_start: torch.Tensor
-    tile_len: torch.Tensor
-    pages: torch.Tensor
-    ranks: torch.Tensor
+    slots: torch.Tensor
+    entries: torch.Tensor
+    num_pages: torch.Tensor
     tokens_per_tile: int
 
 

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 
 from kernels.contract import expect
 from kernels.lora.batch import DenseBatch, DenseRows, LoraBatch, LoraWeights
-from kernels.lora.plan import plan_tiles
 from kernels.lora.reference import readable_rows
 
 
@@ -38,6 +37,8 @@ class ActivePages:
         ValueError: a token's slot is not among the active, and would get the base model's answer.
         """
         if batch.scales.device.type != "cpu":
+            from kernels.lora.plan import plan_tiles
+
             return replace(batch, plan=plan_tiles(batch, self._weights[0].a.shape[2]))
         missing = set(batch.token_slot.tolist()) - active.keys() - {-1}
         expect(not missing, "slots of tokens", f"active ones {sorted(active)}", sorted(missing))

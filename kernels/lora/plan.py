@@ -1,50 +1,67 @@
-"""The order in which the Triton kernels walk a batch: tokens sorted by adapter, cut into tiles.
+"""How the Triton kernels walk a batch: tokens in the order of their adapters, cut into tiles.
 
 Made on the device, once a step, of tensors whose shapes depend on T and S alone: a captured graph
 that contains it serves any mix.
 """
 
 import torch
+import triton
 
+from kernels.contract import expect
 from kernels.lora.batch import LoraBatch, TilePlan
+from kernels.lora.plan_kernel import list_pages_kernel, sort_tokens_kernel
+from kernels.lora.table import tokens_per_tile
 
-# Up to here a step is decode-shaped: a tile of 16, the least a tensor core takes, wastes least.
-MAX_DECODE_TOKENS = 256
+# Up to here one launch sorts by counting: T² comparisons, no more than a program can hold.
+MAX_COUNTED_TOKENS = 256
 
 
 def plan_tiles(batch: LoraBatch, rows_per_page: int) -> TilePlan:
-    """Tiles of the batch, and its page table with every page that must not be read taken out."""
-    num_tokens, num_slots = batch.token_slot.shape[0], batch.page_table.shape[0]
-    size = 16 if num_tokens <= MAX_DECODE_TOKENS else 64
-    slot, known = batch.token_slot.long(), _within(batch.token_slot, num_slots)
-    key = slot.masked_fill(~known, num_slots)
-    counts = key.new_zeros(num_slots + 1).scatter_add_(0, key, torch.ones_like(key))[:num_slots]
-    tiles = (counts + size - 1) // size
-    tile_end, token_end = tiles.cumsum(0), counts.cumsum(0)
-    num_tiles = min(num_tokens, -(-num_tokens // size) + num_slots)
-    tile = torch.arange(num_tiles, device=slot.device)
-    owner = torch.searchsorted(tile_end, tile, right=True)
-    idle = owner >= num_slots
-    owner = owner.clamp(max=num_slots - 1)
-    done = (tile - (tile_end - tiles)[owner]) * size
-    return TilePlan(
-        order=torch.argsort(key, stable=True).int(),
-        tile_slot=owner.masked_fill(idle, -1).int(),
-        tile_start=((token_end - counts)[owner] + done).int(),
-        tile_len=(counts[owner] - done).clamp(0, size).int(),
-        pages=_checked_pages(batch),
-        ranks=batch.ranks.clamp(0, batch.page_table.shape[1] * rows_per_page),
-        tokens_per_tile=size,
-    )
+    """The walk over a batch: tokens in their adapters' order, and what each tile of them reads."""
+    num_tokens, (num_slots, max_pages) = batch.token_slot.shape[0], batch.page_table.shape
+    expect(num_slots < 2**16, "adapter slots", "fewer than 65536", num_slots)
+    expect(max_pages <= 2**8, "pages of a slot", "at most 256", max_pages)
+    expect(rows_per_page < 2**8, "rows of a page", "fewer than 256", rows_per_page)
+    size = tokens_per_tile(num_tokens)
+    num_tiles = triton.cdiv(num_tokens, size)
+    capacity = max(1, min(size, num_slots) * max_pages)
+    order, slots = _order(batch.token_slot, num_slots)
+    entries = order.new_empty((num_tiles, capacity), dtype=torch.int64)
+    num_pages = order.new_empty(num_tiles)
+    if num_tiles:
+        list_pages_kernel[(num_tiles,)](
+            slots,
+            batch.page_table,
+            batch.ranks,
+            batch.page_owner,
+            entries,
+            num_pages,
+            num_tokens,
+            max_pages,
+            batch.page_owner.shape[0],
+            capacity,
+            PR=rows_per_page,
+            BT=size,
+        )
+    return TilePlan(order, slots, entries, num_pages, tokens_per_tile=size)
 
 
-def _checked_pages(batch: LoraBatch) -> torch.Tensor:
-    table, num_pages = batch.page_table, batch.page_owner.shape[0]
-    slot = torch.arange(table.shape[0], device=table.device)[:, None]
-    inside = _within(table, num_pages)
-    owner = batch.page_owner[table.clamp(0, num_pages - 1).long()]
-    return table.masked_fill(~(inside & (owner == slot)), -1)
-
-
-def _within(index: torch.Tensor, size: int) -> torch.Tensor:
-    return (index >= 0) & (index < size)
+def _order(token_slot: torch.Tensor, num_slots: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens by slot, those without last, and their slots in this order, -1 for none."""
+    num_tokens = token_slot.shape[0]
+    if num_tokens > MAX_COUNTED_TOKENS:
+        known = (token_slot >= 0) & (token_slot < num_slots)
+        keys, order = torch.sort(token_slot.masked_fill(~known, num_slots), stable=True)
+        return order.int(), keys.masked_fill(keys == num_slots, -1)
+    order, slots = torch.empty_like(token_slot), torch.empty_like(token_slot)
+    if num_tokens:
+        sort_tokens_kernel[(triton.cdiv(num_tokens, 16),)](
+            token_slot,
+            order,
+            slots,
+            num_tokens,
+            num_slots,
+            BT=16,
+            BLOCK=max(16, triton.next_power_of_2(num_tokens)),
+        )
+    return order, slots

@@ -1,0 +1,53 @@
+"""Block sizes by shape, as measured on one H200 (kernels/bench/LOG.md says with what result)."""
+
+from dataclasses import dataclass
+
+# Up to here a step is decode-shaped.
+MAX_DECODE_TOKENS = 256
+
+
+@dataclass(frozen=True)
+class ShrinkBlocks:
+    """rows x hidden of A a step; split: shares of H; programs: of all tiles together."""
+
+    rows: int
+    hidden: int
+    split: int
+    programs: int
+    num_warps: int = 4
+    num_stages: int = 3
+
+
+@dataclass(frozen=True)
+class ExpandBlocks:
+    """rows x columns of B a step."""
+
+    columns: int
+    rows: int
+    num_warps: int = 4
+    num_stages: int = 3
+
+
+def tokens_per_tile(num_tokens: int) -> int:
+    """A tile of 16, the least a tensor core takes, wastes least; one of 64 reads least twice."""
+    return 16 if num_tokens <= MAX_DECODE_TOKENS else 64
+
+
+def shrink_blocks(num_tokens: int, hidden: int, itemsize: int) -> ShrinkBlocks:
+    """By shape alone: the mix of adapters is not known to the host."""
+    if itemsize == 4:
+        return ShrinkBlocks(32, 32, max(1, min(8, hidden // 256)), 132)
+    if num_tokens <= MAX_DECODE_TOKENS:
+        return ShrinkBlocks(64, 256, max(1, min(16, hidden // 1024)), 264)
+    return ShrinkBlocks(64, 128, 1, 528)
+
+
+def expand_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
+    """Decode: the rows of sixteen adapters of rank 16 in one step, all loads in flight at once."""
+    if itemsize == 4:
+        return ExpandBlocks(32, 32)
+    if num_tokens == 1:
+        return ExpandBlocks(64, 32)
+    if num_tokens <= MAX_DECODE_TOKENS:
+        return ExpandBlocks(64, 256)
+    return ExpandBlocks(128, 64)
