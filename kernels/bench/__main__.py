@@ -31,7 +31,7 @@ Lines = Iterator[dict[str, object]]
 def main(argv: Sequence[str]) -> int:
     if argv[:1] == ["report"]:
         return report.main(argv[1:])
-    options = parser(__doc__).parse_args(argv)
+    options = parser(__doc__).parse_intermixed_args(argv)
     if not torch.cuda.is_available():
         print("kernels.bench: needs a CUDA device", file=sys.stderr)
         return 2

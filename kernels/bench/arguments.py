@@ -8,7 +8,7 @@ from kernels.bench.backends import LOADER, PEERS
 from kernels.bench.cases import RANKS
 from kernels.bench.lora import Pairs
 
-OPS = ("lora", "attention", "fused", "flat", "determinism", "grid")
+OPS = ("lora", "attention", "fused", "folded", "flat", "determinism", "grid")
 
 
 class Parser(argparse.ArgumentParser):

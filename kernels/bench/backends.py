@@ -17,7 +17,7 @@ import torch
 
 from kernels.bench.cases import MAX_PAIRS, Case, paged, reference
 from kernels.bench.timing import Call
-from kernels.lora import ActivePages, LoraBatch, LoraWeights, add_lora
+from kernels.lora import ActivePages, add_lora, lora_linear
 
 OURS = "ours"
 LOADER = "bench/kernels_peer.py"
@@ -54,18 +54,10 @@ def ours(case: Case, base: torch.Tensor) -> Work:
         partial(add_lora, case.y[i], case.x[i], pool.weights[i], batch) for i in sets
     ]
     pair: list[Call] = [
-        partial(linear, case.x[i], base[i % len(base)], pool.weights[i], batch)
+        partial(lora_linear, case.x[i], base[i % len(base)], pool.weights[i], batch)
         for i in sets[:MAX_PAIRS]
     ]
     return Work(alone, pair)
-
-
-def linear(
-    x: torch.Tensor, weight: torch.Tensor, lora: LoraWeights, batch: LoraBatch
-) -> torch.Tensor:
-    y = torch.mm(x, weight.T)
-    add_lora(y, x, lora, batch)
-    return y
 
 
 def base_calls(case: Case, base: torch.Tensor) -> list[Call]:

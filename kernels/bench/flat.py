@@ -5,12 +5,11 @@ from functools import partial
 
 import torch
 
-from kernels.bench.backends import linear
 from kernels.bench.cases import LAYER, base_weights
 from kernels.bench.measure import median_difference
 from kernels.bench.timing import Call, graph_us, rounds_us
 from kernels.bench.workloads import Pool, make_pool
-from kernels.lora import ActivePages
+from kernels.lora import ActivePages, lora_linear
 
 RANK = 16
 # Slot in use, ranks of the resident adapters, rank that the page table has room for.
@@ -82,7 +81,7 @@ def _inputs(num_tokens: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 def _calls(pool: Pool, inputs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[Call]:
     batch = ActivePages(pool.weights).bind(pool.batch, {})
     return [
-        partial(linear, x, weight, lora, batch)
+        partial(lora_linear, x, weight, lora, batch)
         for (x, weight), lora in zip(inputs, pool.weights, strict=True)
     ]
 

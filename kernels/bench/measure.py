@@ -16,6 +16,7 @@ from kernels.bench.backends import MAX_ERROR, OURS, Backend, base_calls, errors,
 from kernels.bench.cases import Point, base_weights, make_case
 from kernels.bench.timing import Call, rounds_us, spread
 
+# Of a graph; but few of a prefill's, which run into the device's power limit.
 MIN_CALLS = 16
 
 
@@ -35,9 +36,10 @@ class Measured:
 def measure(point: Point, backends: Mapping[str, Backend], num_rounds: int) -> Measured:
     case, base = make_case(point), base_weights(point.group)
     works = {name: backend(case, base) for name, backend in backends.items()}
-    pairs = {name: _long(work.pair) for name, work in works.items()}
-    times = rounds_us({"base": _long(base_calls(case, base))} | pairs, num_rounds)
-    lone = rounds_us({name: _long(work.alone) for name, work in works.items()}, num_rounds)
+    pairs = {"base": base_calls(case, base)} | {name: work.pair for name, work in works.items()}
+    least = MIN_CALLS if point.is_decode else 1
+    times = rounds_us({name: _long(calls, least) for name, calls in pairs.items()}, num_rounds)
+    lone = rounds_us({n: _long(work.alone, least) for n, work in works.items()}, num_rounds)
     return Measured(
         statistics.median(times["base"]),
         {name: median_difference(times[name], times["base"]) for name in works},
@@ -46,9 +48,9 @@ def measure(point: Point, backends: Mapping[str, Backend], num_rounds: int) -> M
     )
 
 
-def _long(calls: list[Call]) -> list[Call]:
-    """Walked again until the start and the end of a replay weigh little."""
-    return calls * -(-MIN_CALLS // len(calls))
+def _long(calls: list[Call], least: int) -> list[Call]:
+    """Walked again, so that the start and the end of a replay weigh little."""
+    return calls * -(-least // len(calls))
 
 
 def prepare(

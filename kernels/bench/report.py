@@ -23,7 +23,7 @@ WANTED_BANDWIDTH, WANTED_RATE = 0.8, 0.7
 # What makes two lines the same point.
 IDENTITY = (
     *("op", "table", "kind", "projection", "tokens", "adapters", "rank", "resident"),
-    *("batch", "queries", "context", "block_size"),
+    *("consumer", "batch", "queries", "context", "block_size"),
 )
 # A gain of less is within the noise of the two medians it is the difference of.
 NOISE_US = 0.1
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     except (OSError, ValueError) as error:
         print(f"kernels.bench report: {error}", file=sys.stderr)
         return 2
-    for section in (table_a, grid, flat, determinism, attention, small):
+    for section in (table_a, grid, flat, determinism, attention, small, folded):
         for row in section(lines):
             print(row)
     return 0
@@ -176,6 +176,18 @@ def small(lines: Sequence[Line]) -> Iterator[str]:
         lambda line: (
             f"{line['op']:>16} {line['tokens']:>6} tokens {line['us']:8.1f} "
             f"{line['eager_us']:8.1f} {line['share_of_bandwidth']:6.2f}"
+        ),
+    )
+
+
+def folded(lines: Sequence[Line]) -> Iterator[str]:
+    yield from _section(
+        [line for line in lines if line.get("op") == "folded"],
+        "Expand and its consumer: µs beyond base matmul and plain consumer, by form",
+        lambda line: (
+            f"{line['consumer']:>10} rank {line['rank']:<3} "
+            f"{line['tokens']:>6}/{line['adapters']:<4} "
+            + ", ".join(f"{form.removesuffix('_us')} {us}" for form, us in line["gains"].items())
         ),
     )
 

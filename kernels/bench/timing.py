@@ -1,6 +1,7 @@
 """Times on CUDA: replays of captured graphs, medians, and the device's own read bandwidth."""
 
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
@@ -9,6 +10,7 @@ import torch
 Call = Callable[[], object]
 
 NUM_REPLAYS = 11
+REST_S = 1e-3
 
 
 def graph_us(work: Call, per: int) -> float:
@@ -22,7 +24,8 @@ def rounds_us(works: Mapping[str, Sequence[Call]], num_rounds: int) -> dict[str,
     """Microseconds of one call of each work, a figure a round.
 
     A work is one graph over all its calls. The works take turns: a drift of the clock meets all
-    alike, and differences of two works are taken within a round.
+    alike, and differences of two works are taken within a round. After each the device rests, or
+    one work's power would slow the next one's clock.
     """
     graphs = {name: capture(calls) for name, calls in works.items()}
     for graph in graphs.values():
@@ -30,7 +33,9 @@ def rounds_us(works: Mapping[str, Sequence[Call]], num_rounds: int) -> dict[str,
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(num_rounds):
         for name, graph in graphs.items():
-            times[name].append(_replay_us(graph) / len(works[name]))
+            us = _replay_us(graph)
+            times[name].append(us / len(works[name]))
+            time.sleep(max(REST_S, 2e-6 * us))
     return times
 
 

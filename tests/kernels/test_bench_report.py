@@ -8,6 +8,7 @@ import pytest
 
 from kernels.bench import report
 from kernels.bench.__main__ import main
+from kernels.bench.arguments import OPS
 from kernels.bench.cases import POINTS, Point
 from kernels.bench.grid import key, point_key
 from kernels.bench.measure import best_peer, median_difference
@@ -91,7 +92,7 @@ def test_a_difference_is_taken_within_a_round() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["bogus"], "expected one of lora, attention, fused, flat, determinism, grid, got bogus"),
+        (["bogus"], f"expected one of {', '.join(OPS)}, got bogus"),
         (["lora", "--points", "4/8"], "expected no more adapters than tokens, got 4/8"),
         (["grid", "--ranks", "7"], "expected some of (8, 16, 32, 64), got 7"),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
