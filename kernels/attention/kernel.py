@@ -27,25 +27,28 @@ def attention(
     if q.stride(2) != 1:
         q = q.contiguous()
     out = q.new_empty(q.shape)
+    decode_with, prefill_with = _kernels_for(q, k_cache)
     if num_decodes:
         tables, lens = block_tables[:num_decodes], context_lens[:num_decodes]
         queries, rows = q[:num_decodes], out[:num_decodes]
-        decode(queries, k_cache, v_cache, tables, lens, scale, max_decode_context, rows)
+        decode_with(queries, k_cache, v_cache, tables, lens, scale, max_decode_context, rows)
     if num_queries:
         tables, lens = block_tables[num_decodes:], context_lens[num_decodes:]
         starts = query_start[num_decodes:]
-        attend = _prefill_for(q, k_cache)
-        attend(q, k_cache, v_cache, tables, starts, lens, scale, num_queries, out)
+        prefill_with(q, k_cache, v_cache, tables, starts, lens, scale, num_queries, out)
     return out
 
 
-def _prefill_for(q: torch.Tensor, k_cache: torch.Tensor) -> Callable[..., None]:
-    if q.is_cuda:
+def _kernels_for(
+    q: torch.Tensor, k_cache: torch.Tensor
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """(decode, prefill)."""
+    if q.is_cuda and torch.cuda.get_device_capability(q.device)[0] == 9:
         from kernels.attention import hopper
 
         if hopper.fits(q, k_cache):
-            return hopper.prefill
-    return prefill
+            return hopper.decode, hopper.prefill
+    return decode, prefill
 
 
 @triton.jit

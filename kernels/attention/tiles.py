@@ -36,7 +36,9 @@ def decode_tile(num_rows: int, head_dim: int, element_bytes: int) -> DecodeTile:
     """num_rows: sequences times key heads."""
     if element_bytes == 4 or head_dim > 128:
         return DecodeTile(32, 4, 2, 2, 256)
-    return DecodeTile(64, 4, 3, 2, 256)
+    if num_rows < 64:
+        return DecodeTile(64, 4, 5, 2, 512)
+    return DecodeTile(32, 2, 7, 4, 1024)
 
 
 def prefill_tile(head_dim: int, element_bytes: int) -> PrefillTile:
@@ -70,4 +72,8 @@ class HopperDecodeTile:
 
 
 def hopper_decode_tile(num_rows: int, head_dim: int) -> HopperDecodeTile:
-    return HopperDecodeTile(64, 6, 1, 512)
+    """num_rows: sequences times key heads."""
+    if num_rows < 64:
+        return HopperDecodeTile(128, 3, 1, 512)
+    # 16 KiB of keys a step, of either head dim.
+    return HopperDecodeTile(64 * 128 // head_dim, 3, 2, 1024)

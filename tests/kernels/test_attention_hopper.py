@@ -90,3 +90,25 @@ def test_neighbours_of_a_decode_change_no_bits() -> None:
     got = run_decode(step)
     assert torch.equal(got[0], alone)
     assert bool(torch.isfinite(got).all())
+
+
+def test_a_step_of_decodes_and_chunks() -> None:
+    sequences = ((1, 530), (1, 18), (1, 1), (50, 50), (17, 200))
+    step = make_step(sequences, 3, BF16, head_dim=128, block_size=16, heads=(8, 2))
+    assert_close(step.run(), naive(step), torch.bfloat16)
+
+
+def test_one_captured_graph_serves_any_lengths() -> None:
+    sequences = ((1, 3000),) * 3
+    step = make_step(sequences, 3, BF16, head_dim=128, block_size=16, heads=(8, 2))
+    step.run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step.run()
+    for lens in ((3000, 3, 256), (1, 0, 2999), (600, 600, 600), (3000, 3000, 3000)):
+        step.context_lens.copy_(torch.tensor(lens, dtype=torch.int32))
+        out.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(out, step.run())
+        assert bool(torch.isfinite(out).all())
+    assert_close(out, naive(step), torch.bfloat16)

@@ -117,14 +117,16 @@ def consume(
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
     ROW: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
-    q = shared_q.index(which)
+    QUERY_STAGES: gl.constexpr = shared_q.shape[0] // 2
     i_seq = 0
     before = 0
     count = 0
     number = 0
-    mbarrier.wait(q_full, 0)
-    item = told_item(slot)
+    mbarrier.wait(q_full.index(0), 0)
+    item = told_item(slot.index(0))
     while item < total:
+        q_stage = number % QUERY_STAGES
+        q = shared_q.index(2 * q_stage + which)
         tile = item // HKV
         i_seq, before = find_sequence(tile, query_start, i_seq, before, GROUP, 2 * ROWS)
         first_row, num_queries, prefix, end = find_rows(
@@ -180,7 +182,7 @@ def consume(
             True,
         )
         b_p, b_max, b_sum, b_acc = state
-        mbarrier.arrive(q_empty)
+        mbarrier.arrive(q_empty.index(q_stage))
         stage = (count - 1) % NUM_STAGES
         mbarrier.wait(v_full.index(stage), ((count - 1) // NUM_STAGES) & 1)
         b_acc = warpgroup_mma(b_p, shared_v.index(stage), b_acc, is_async=True)
@@ -190,5 +192,6 @@ def consume(
         first_token = gl.load(query_start + i_seq)
         store_rows(out, b_acc, first_row, first_token, num_queries, item % HKV, HKV, GROUP)
         number += 1
-        mbarrier.wait(q_full, number & 1)
-        item = told_item(slot)
+        q_stage = number % QUERY_STAGES
+        mbarrier.wait(q_full.index(q_stage), (number // QUERY_STAGES) & 1)
+        item = told_item(slot.index(q_stage))

@@ -290,7 +290,6 @@ def decode_kernel(
     REGISTERS: gl.constexpr,
 ):
     """A program takes parts pid, pid + programs, …: (sequence, part, key head), heads fastest."""
-    gdc_wait()
     layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
     shared_q = gl.allocate_shared_memory(q_desc.dtype, [NUM_QUERY_STAGES, ROWS, D], layout)
@@ -313,6 +312,8 @@ def decode_kernel(
     stages = (shared_k, shared_v, full, empty)
     copied = (q_desc, k_desc, v_desc, block_tables, stride_table)
     written = (out, partials, log_sums, tickets_of)
+    # What a former kernel writes is read from here on.
+    gdc_wait()
     gl.warp_specialize(
         [
             (

@@ -19,6 +19,7 @@ from kernels.attention.tiles import LOG2_E, num_processors
 ROWS = 64
 BLOCK_N = 128
 NUM_STAGES = 2
+QUERY_STAGES = gl.constexpr(2)
 # Registers of a thread: of the second consumer and of the copying warp; the first has the rest.
 NUM_REGISTERS = (232, 40)
 
@@ -57,19 +58,20 @@ def prefill_kernel(
     """
     layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    shared_q = gl.allocate_shared_memory(q_desc.dtype, [2, ROWS, D], layout)
+    shared_q = gl.allocate_shared_memory(q_desc.dtype, [2 * QUERY_STAGES, ROWS, D], layout)
     shared_k = gl.allocate_shared_memory(q_desc.dtype, [NUM_STAGES, BLOCK_N, D], layout)
     shared_v = gl.allocate_shared_memory(q_desc.dtype, [NUM_STAGES, BLOCK_N, D], layout)
-    slot = gl.allocate_shared_memory(gl.int32, [1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    q_full = gl.allocate_shared_memory(gl.int64, [1], barrier)
-    q_empty = gl.allocate_shared_memory(gl.int64, [1], barrier)
+    slot = gl.allocate_shared_memory(gl.int32, [QUERY_STAGES, 1], barrier)
+    q_full = gl.allocate_shared_memory(gl.int64, [QUERY_STAGES, 1], barrier)
+    q_empty = gl.allocate_shared_memory(gl.int64, [QUERY_STAGES, 1], barrier)
     v_landed = gl.allocate_shared_memory(gl.int64, [1], barrier)
     k_full = gl.allocate_shared_memory(gl.int64, [NUM_STAGES, 1], barrier)
     k_empty = gl.allocate_shared_memory(gl.int64, [NUM_STAGES, 1], barrier)
     v_full = gl.allocate_shared_memory(gl.int64, [NUM_STAGES, 1], barrier)
     v_empty = gl.allocate_shared_memory(gl.int64, [NUM_STAGES, 1], barrier)
-    mbarrier.init(q_full, count=1)
-    mbarrier.init(q_empty, count=2)
+    for i in gl.static_range(QUERY_STAGES):
+        mbarrier.init(q_full.index(i), count=1)
+        mbarrier.init(q_empty.index(i), count=2)
     mbarrier.init(v_landed, count=1)
     for i in gl.static_range(NUM_STAGES):
         mbarrier.init(k_full.index(i), count=1)
@@ -128,13 +130,11 @@ def prefill_kernel(
 
 
 def fits(q: torch.Tensor, k_cache: torch.Tensor) -> bool:
-    """Whether the shapes and the device are this kernel's."""
+    """Whether these kernels take the shapes, given a Hopper device."""
     block_size, num_kv_heads, head_dim = k_cache.shape[1:]
     group = q.shape[1] // num_kv_heads
     return (
-        q.is_cuda
-        and torch.cuda.get_device_capability(q.device)[0] == 9
-        and q.dtype in (torch.bfloat16, torch.float16)
+        q.dtype in (torch.bfloat16, torch.float16)
         and head_dim in (64, 128)
         and block_size >= 16
         and block_size & (block_size - 1) == 0

@@ -58,18 +58,17 @@ def clear_rows(desc, shared, num_kept):
 
 
 @gluon.jit
-def copy_queries(desc, shared_q, landed, token, i_h, GROUP: gl.constexpr):
-    """Tokens from token on, GROUP heads of each, into shared_q [2, ROWS, D]."""
+def copy_queries(desc, shared_q, q_stage, landed, token, i_h, GROUP: gl.constexpr):
+    """Tokens from token on, GROUP heads of each, into two of shared_q [.., ROWS, D]."""
     ROWS: gl.constexpr = shared_q.shape[1]
     D: gl.constexpr = shared_q.shape[2]
-    shape: gl.constexpr = [2 * (D // 64), ROWS // GROUP, GROUP, 64]
+    shape: gl.constexpr = [D // 64, ROWS // GROUP, GROUP, 64]
     mbarrier.expect(landed, 2 * ROWS * D * 2)
-    pieces = shared_q._reinterpret(desc.dtype, shape, desc.layout)
     for i in gl.static_range(2):
+        pieces = shared_q.index(2 * q_stage + i)._reinterpret(desc.dtype, shape, desc.layout)
         for half in gl.static_range(D // 64):
             place = [token + i * (ROWS // GROUP), i_h * GROUP, half * 64]
-            piece = pieces.index(i * (D // 64) + half)
-            tma.async_copy_global_to_shared(desc, place, landed, piece)
+            tma.async_copy_global_to_shared(desc, place, landed, pieces.index(half))
 
 
 @gluon.jit
@@ -92,6 +91,7 @@ def produce(
     shared_q, q_full, q_empty, slot = queries
     shared_k, shared_v, k_full, k_empty, v_full, v_empty = stages
     PIECE: gl.constexpr = v_desc.block_shape[0]
+    QUERY_STAGES: gl.constexpr = shared_q.shape[0] // 2
     i_seq = 0
     before = 0
     count = 0
@@ -107,10 +107,11 @@ def produce(
             tile, query_start, context_lens, i_seq, before, GROUP, 2 * ROWS
         )
         table = block_tables + i_seq.to(gl.int64) * stride_table
-        mbarrier.wait(q_empty, (number & 1) ^ 1)
-        tell_item(slot, item)
+        q_stage = number % QUERY_STAGES
+        mbarrier.wait(q_empty.index(q_stage), ((number // QUERY_STAGES) & 1) ^ 1)
+        tell_item(slot.index(q_stage), item)
         token = gl.load(query_start + i_seq) + first_row // GROUP
-        copy_queries(q_desc, shared_q, q_full, token, i_h, GROUP)
+        copy_queries(q_desc, shared_q, q_stage, q_full.index(q_stage), token, i_h, GROUP)
         for start in range(0, end, BLOCK_N):
             stage = count % NUM_STAGES
             phase = (count // NUM_STAGES) & 1
@@ -133,7 +134,8 @@ def produce(
             count += 1
         number += 1
         item = next_item
-    mbarrier.wait(q_empty, (number & 1) ^ 1)
-    tell_item(slot, total)
-    mbarrier.arrive(q_full)
+    q_stage = number % QUERY_STAGES
+    mbarrier.wait(q_empty.index(q_stage), ((number // QUERY_STAGES) & 1) ^ 1)
+    tell_item(slot.index(q_stage), total)
+    mbarrier.arrive(q_full.index(q_stage))
     end_draws(drawn)
