@@ -20,7 +20,11 @@ def part_size(length, MIN_SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr, BLOCK_N
     return tl.maximum(tl.cdiv(tl.cdiv(length, num_parts), BLOCK_N), 1) * BLOCK_N
 
 
-@triton.jit(do_not_specialize=["num_seqs", "max_positions", "stride_table"])
+# A slice of a step's table begins anywhere: no new kernel for that.
+@triton.jit(
+    do_not_specialize=["num_seqs", "max_positions", "stride_table"],
+    do_not_specialize_on_alignment=["block_tables", "context_lens"],
+)
 def decode_kernel(
     # read
     q,

@@ -70,7 +70,11 @@ def attend(
     return b_max, b_sum, b_acc
 
 
-@triton.jit(do_not_specialize=["num_seqs", "stride_table"])
+# A slice of a step's table begins anywhere: no new kernel for that.
+@triton.jit(
+    do_not_specialize=["num_seqs", "stride_table"],
+    do_not_specialize_on_alignment=["block_tables", "query_start", "context_lens"],
+)
 def prefill_kernel(
     # read
     q,

@@ -256,7 +256,11 @@ def consume(
                 gl.store(tickets_of + i_row, 0)
 
 
-@gluon.jit(do_not_specialize=["num_seqs", "max_positions", "stride_table"])
+# A slice of a step's table begins anywhere: no new kernel for that.
+@gluon.jit(
+    do_not_specialize=["num_seqs", "max_positions", "stride_table"],
+    do_not_specialize_on_alignment=["block_tables", "context_lens"],
+)
 def decode_kernel(
     # read
     q_desc,

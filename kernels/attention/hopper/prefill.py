@@ -24,7 +24,11 @@ QUERY_STAGES = gl.constexpr(2)
 NUM_REGISTERS = (232, 40)
 
 
-@gluon.jit(do_not_specialize=["total", "stride_table"])
+# A slice of a step's table begins anywhere: no new kernel for that.
+@gluon.jit(
+    do_not_specialize=["total", "stride_table"],
+    do_not_specialize_on_alignment=["block_tables", "query_start", "context_lens"],
+)
 def prefill_kernel(
     # read
     q_desc,
