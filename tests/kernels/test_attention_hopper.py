@@ -15,10 +15,10 @@ pytestmark = [
 BF16, FP16 = Target("cuda", torch.bfloat16), Target("cuda", torch.float16)
 
 SHAPES = [
-    pytest.param(BF16, 128, 16, (8, 2), id="bf16-128-16-group4"),
-    pytest.param(FP16, 128, 64, (4, 4), id="fp16-128-64-group1"),
-    pytest.param(BF16, 64, 32, (16, 2), id="bf16-64-32-group8"),
-    pytest.param(BF16, 128, 256, (2, 1), id="bf16-128-256-group2"),
+    pytest.param(BF16, 128, 16, (8, 2), id="gpu-bf16-128-16-group4"),
+    pytest.param(FP16, 128, 64, (4, 4), id="gpu-fp16-128-64-group1"),
+    pytest.param(BF16, 64, 32, (16, 2), id="gpu-bf16-64-32-group8"),
+    pytest.param(BF16, 128, 256, (2, 1), id="gpu-bf16-128-256-group2"),
 ]
 
 
