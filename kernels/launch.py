@@ -2,12 +2,11 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator
 
 import torch
 
 
-def launch_options(device: torch.device) -> dict[str, bool]:
+def launch_options(device: torch.device, dependent: bool = True) -> dict[str, bool]:
     """Keyword arguments of a kernel that may start while the one before it on the stream ends.
 
     Programmatic dependent launch, compute capability 9 and up: a kernel with PDL true calls
@@ -15,7 +14,7 @@ def launch_options(device: torch.device) -> dict[str, bool]:
     only then lets the next one start: so what two kernels before it wrote is complete when it
     begins. Elsewhere, the interpreter included, PDL is false and the launch is a plain one.
     """
-    if device.type != "cuda" or not _has_dependent_launch(device):
+    if not dependent or device.type != "cuda" or not _has_dependent_launch(device):
         return {"PDL": False}
     return {"PDL": True, "launch_pdl": True}
 
@@ -28,16 +27,17 @@ def num_resident(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-@contextlib.contextmanager
-def beside(device: torch.device) -> Iterator[None]:
-    """What is launched inside runs on a second stream, from here on, until join(device).
+def fork(device: torch.device) -> None:
+    """From here on the second stream may run what is launched beside(device)."""
+    _side_stream(device).wait_stream(torch.cuda.current_stream(device))
+
+
+def beside(device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """What is launched inside runs on the second stream, after fork(device), until join(device).
 
     Capturable. Tensors must be made outside: memory made inside belongs to the second stream.
     """
-    side = _side_stream(device)
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
-        yield
+    return torch.cuda.stream(_side_stream(device))
 
 
 def join(device: torch.device) -> None:

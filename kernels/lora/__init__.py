@@ -1,12 +1,14 @@
 """Batched LoRA over rank pages: any mix of adapters and ranks in one step.
 
+Tokens are in the dtype of the rows; with rows stored in fp8, in any of fp32, fp16 and bf16.
+
 Triton is imported where a CUDA tensor asks for it: the CPU needs none.
 """
 
 import torch
 
 from kernels.contract import expect, expect_device, expect_dtype, expect_shape
-from kernels.launch import beside, join
+from kernels.launch import beside, fork, join
 from kernels.lora import reference
 from kernels.lora.batch import DenseBatch, DenseRows, LoraBatch, LoraWeights, TilePlan
 from kernels.lora.dense import ActivePages, dense_shrink_expand
@@ -34,11 +36,11 @@ def lora_linear(
 ) -> torch.Tensor:
     """Semantics: y[t] = W x[t] + bias + scale · B A x[t]. Returns a new y [T, N].
 
-    x [T, H], weight [N, H], bias [N], all of the adapters' dtype. On CUDA the shrink runs on a
+    x [T, H], weight [N, H], bias [N], all of the rows' dtype. On CUDA the shrink runs on a
     second stream beside the base matmul.
     """
     expect_shape("weight", weight, (weights.b.shape[2], weights.a.shape[3]))
-    expect_dtype("weight", weight, weights.a.dtype)
+    expect_dtype("weight", weight, *_serving_dtypes(weights))
     if not x.is_cuda:
         y = torch.nn.functional.linear(x, weight, bias)
         add_lora(y, x, weights, batch)
@@ -48,9 +50,11 @@ def lora_linear(
 
     plan = _plan(weights, batch)
     h = kernel.new_shares(x, weights, batch)
-    with beside(x.device):
-        kernel.shrink(x, weights, batch, plan, h)
+    fork(x.device)
     y = torch.nn.functional.linear(x, weight, bias)
+    # After the matmul, so that it has the device first and the shrink fills what is left of it.
+    with beside(x.device):
+        kernel.shrink(x, weights, batch, plan, h, dependent=False)
     join(x.device)
     kernel.expand(h, weights, plan, y)
     return y
@@ -59,7 +63,7 @@ def lora_linear(
 def add_lora(y: torch.Tensor, x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
     """Semantics: y[t] += scale · B A x[t] for each token's adapter, in place.
 
-    x [T, H], y [T, N] of the weights' dtype. The CPU takes the dense form when ActivePages bound
+    x [T, H], y [T, N] of the rows' dtype. The CPU takes the dense form when ActivePages bound
     one to the batch, else the reference; CUDA takes shrink and expand.
     """
     _check_x(x, weights, batch)
@@ -79,7 +83,7 @@ def add_lora(y: torch.Tensor, x: torch.Tensor, weights: LoraWeights, batch: Lora
 def shrink(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> torch.Tensor:
     """Semantics: Σ_p h[p, t, s, r] = scales[slot, column + s] · Σ_i A_s[r, i] x[t, i].
 
-    x [T, H] of the weights' dtype. Returns h [P, T, NS, max_pages·PR]: P shares of H, in fp32 if
+    x [T, H] of the rows' dtype. Returns h [P, T, NS, max_pages·PR]: P shares of H, in fp32 if
     P > 1, else in x's dtype (fp32 on the CPU). Rank rows beyond a token's rank are zero on the CPU
     and unwritten on CUDA: expand does not read them.
     """
@@ -96,12 +100,12 @@ def shrink(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> torch.Ten
 def expand(h: torch.Tensor, weights: LoraWeights, batch: LoraBatch, y: torch.Tensor) -> None:
     """Semantics: y[t, n of slice s] += Σ_p Σ_r h[p, t, s, r] B[r, n], in place, summed in fp32.
 
-    h as shrink returns it. y [T, N] of the weights' dtype; tokens without adapter keep their bits.
+    h as shrink returns it. y [T, N] of the rows' dtype; tokens without adapter keep their bits.
     """
     _check_y(y, weights, batch)
     num_slices, max_rank = weights.a.shape[1], batch.page_table.shape[1] * weights.a.shape[2]
     expect_shape("h", h, ("P", y.shape[0], num_slices, max_rank))
-    expect_dtype("h", h, torch.float32, weights.b.dtype)
+    expect_dtype("h", h, torch.float32, y.dtype)
     expect_device("h", h, y.device)
     if y.is_cuda:
         from kernels.lora import kernel
@@ -109,6 +113,13 @@ def expand(h: torch.Tensor, weights: LoraWeights, batch: LoraBatch, y: torch.Ten
         kernel.expand(h.contiguous(), weights, _plan(weights, batch), y)
     else:
         reference.expand(h.float().sum(0), weights, batch, y)
+
+
+def _serving_dtypes(weights: LoraWeights) -> tuple[torch.dtype, ...]:
+    """What tokens may be in: the dtype of the rows, or any that holds every fp8 value."""
+    if weights.row_scales is not None:
+        return torch.bfloat16, torch.float16, torch.float32
+    return (weights.a.dtype,)
 
 
 def _plan(weights: LoraWeights, batch: LoraBatch) -> TilePlan:
@@ -121,7 +132,7 @@ def _plan(weights: LoraWeights, batch: LoraBatch) -> TilePlan:
 
 def _check_x(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
     expect_shape("x", x, (batch.token_slot.shape[0], weights.a.shape[3]))
-    expect_dtype("x", x, weights.a.dtype)
+    expect_dtype("x", x, *_serving_dtypes(weights))
     expect_device("x", x, weights.a.device)
     expect_device("scales", batch.scales, weights.a.device)
     expect_shape("page_owner", batch.page_owner, (weights.a.shape[0],))
@@ -136,6 +147,6 @@ def _check_x(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
 
 def _check_y(y: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
     expect_shape("y", y, (batch.token_slot.shape[0], weights.b.shape[2]))
-    expect_dtype("y", y, weights.b.dtype)
+    expect_dtype("y", y, *_serving_dtypes(weights))
     expect_device("y", y, weights.b.device)
     expect(y.stride(1) == 1, "y's last stride", 1, y.stride(1))

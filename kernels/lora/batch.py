@@ -16,16 +16,25 @@ class LoraWeights:
     side by side. Any stride between pages; the last dimension is contiguous. Rows must be finite.
     slice_sizes: NS widths of the group's slices, their sum is N.
     column: the first slice's column in LoraBatch.scales; slice s has column + s.
+    row_scales [NP, NS, PR] fp32: with rows stored in float8_e4m3fn, what the product of a row of A
+    and its row of B, slice by slice, is multiplied by (fp8.quantize_rows gives both factors).
     """
 
     a: torch.Tensor
     b: torch.Tensor
     slice_sizes: tuple[int, ...]
     column: int
+    row_scales: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         num_pages, num_slices, rows_per_page, _ = _four(self.a)
-        expect_dtype("a", self.a, *FLOATS)
+        if self.row_scales is None:
+            expect_dtype("a", self.a, *FLOATS)
+        else:
+            expect_dtype("a with row_scales", self.a, torch.float8_e4m3fn)
+            expect_shape("row_scales", self.row_scales, (num_pages, num_slices, rows_per_page))
+            expect_dtype("row_scales", self.row_scales, torch.float32)
+            expect_device("row_scales", self.row_scales, self.a.device)
         expect_dtype("b", self.b, self.a.dtype)
         expect_device("b", self.b, self.a.device)
         expect(
@@ -64,7 +73,8 @@ class TilePlan:
     in this order, -1 for none. A tile is tokens_per_tile tokens of it.
     entries [tiles, capacity] int64: the pages of the tile's adapters, slot by slot in rank order:
     page << 32 | slot << 16 | number of the page in its slot << 8 | readable rows, 0 for a page that
-    the slot must not read. num_pages [tiles] int32 of them are in use.
+    the slot must not read, or that only fills up a slot's list to 16 rows. num_pages [tiles] int32
+    of them are in use.
     """
 
     order: torch.Tensor

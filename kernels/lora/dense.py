@@ -33,7 +33,7 @@ class ActivePages:
 
         active: slot → version of its content (the adapter's digest) for every slot in token_slot. A
         slot whose version changed is gathered anew; pages rewritten under one version would be
-        served stale. Without active adapters the batch stays as it is.
+        served stale. Without active adapters, and with fp8 rows, the batch stays as it is.
         ValueError: a token's slot is not among the active, and would get the base model's answer.
         """
         if batch.scales.device.type != "cpu":
@@ -42,7 +42,7 @@ class ActivePages:
             return replace(batch, plan=plan_tiles(batch, self._weights[0].a.shape[2]))
         missing = set(batch.token_slot.tolist()) - active.keys() - {-1}
         expect(not missing, "slots of tokens", f"active ones {sorted(active)}", sorted(missing))
-        if not active:
+        if not active or any(weights.row_scales is not None for weights in self._weights):
             return batch
         if not self._serves(batch, active):
             self._gather(batch, active)

@@ -1,4 +1,8 @@
-"""y[t] += B h[t]: a program owns a block of columns for a tile of tokens, and all its rank rows."""
+"""y[t] += B h[t]: a program owns a block of columns for a tile of tokens, and all its rank rows.
+
+The first rows, all there are when the tile has one adapter of a small rank, are on their way before
+the kernel's turn; the others follow in wide blocks, all loads of a block in flight at once.
+"""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 import triton
@@ -36,6 +40,7 @@ def lora_expand_kernel(
     PR: tl.constexpr,
     BT: tl.constexpr,
     BN: tl.constexpr,
+    FIRST: tl.constexpr,
     BR: tl.constexpr,
     SPLIT: tl.constexpr,
     UPCAST: tl.constexpr,
@@ -59,7 +64,8 @@ def lora_expand_kernel(
         stride_b_page,
         stride_b_row,
         PR,
-        BR,
+        FIRST,
+        y.dtype.element_ty,
     )
     if PDL:
         gdc_wait()
@@ -75,7 +81,7 @@ def lora_expand_kernel(
     acc = add_rows(tl.zeros((BN, BT), dtype=tl.float32), b_b, b_h, UPCAST)
     acc = add_delta(
         acc,
-        1,
+        FIRST,
         h,
         b,
         entries,
@@ -95,6 +101,7 @@ def lora_expand_kernel(
         PR,
         BR,
         SPLIT,
+        y.dtype.element_ty,
         UPCAST,
     )
     out = b_y.to(tl.float32) + tl.trans(acc)

@@ -29,8 +29,12 @@ def shrink(
     plan: TilePlan,
     h: torch.Tensor,
     blocks: ShrinkBlocks | None = None,
+    dependent: bool = True,
 ) -> None:
-    """Fills h (new_shares) with a token's own rows, to the end of their page; no other is read."""
+    """Fills h (new_shares) with a token's own rows, to the end of their page; no other is read.
+
+    dependent: may start while the kernel before it on the stream ends.
+    """
     split, num_tokens, num_slices, max_rank = h.shape
     hidden, num_tiles = x.shape[1], plan.num_pages.shape[0]
     chosen = blocks or shrink_blocks(num_tokens, hidden, x.element_size())
@@ -39,6 +43,7 @@ def shrink(
             x,
             weights.a,
             batch.scales,
+            weights.row_scales,
             plan.order,
             plan.slots,
             plan.entries,
@@ -59,10 +64,11 @@ def shrink(
             BH=chosen.hidden,
             SPLIT=split,
             STEPS=triton.cdiv(triton.cdiv(hidden, chosen.hidden), split),
+            SCALED=weights.row_scales is not None,
             UPCAST=not x.is_cuda,
             num_warps=chosen.num_warps,
             num_stages=chosen.num_stages,
-            **launch_options(x.device),
+            **launch_options(x.device, dependent),
         )
 
 
@@ -97,6 +103,7 @@ def expand(
             PR=weights.b.shape[1],
             BT=plan.tokens_per_tile,
             BN=chosen.columns,
+            FIRST=chosen.first_rows,
             BR=chosen.rows,
             SPLIT=split,
             UPCAST=not y.is_cuda,

@@ -14,17 +14,22 @@ from kernels.lora.table import tokens_per_tile
 
 # Up to here one launch sorts by counting: T² comparisons, no more than a program can hold.
 MAX_COUNTED_TOKENS = 256
+# Rank rows that one step of the tensor cores takes: a sum's terms are grouped by them.
+MMA_ROWS = 16
+# The owner of a page that only fills up a list.
+NOBODY = 2**16 - 1
 
 
 def plan_tiles(batch: LoraBatch, rows_per_page: int) -> TilePlan:
     """The walk over a batch: tokens in their adapters' order, and what each tile of them reads."""
     num_tokens, (num_slots, max_pages) = batch.token_slot.shape[0], batch.page_table.shape
-    expect(num_slots < 2**16, "adapter slots", "fewer than 65536", num_slots)
+    expect(num_slots < NOBODY, "adapter slots", f"fewer than {NOBODY}", num_slots)
     expect(max_pages <= 2**8, "pages of a slot", "at most 256", max_pages)
     expect(rows_per_page < 2**8, "rows of a page", "fewer than 256", rows_per_page)
     size = tokens_per_tile(num_tokens)
     num_tiles = triton.cdiv(num_tokens, size)
-    capacity = max(1, min(size, num_slots) * max_pages)
+    align = max(1, MMA_ROWS // rows_per_page)
+    capacity = max(1, min(size, num_slots) * triton.cdiv(max_pages, align) * align)
     order, slots = _order(batch.token_slot, num_slots)
     entries = order.new_empty((num_tiles, capacity), dtype=torch.int64)
     num_pages = order.new_empty(num_tiles)
@@ -42,6 +47,8 @@ def plan_tiles(batch: LoraBatch, rows_per_page: int) -> TilePlan:
             capacity,
             PR=rows_per_page,
             BT=size,
+            ALIGN=align,
+            NOBODY=NOBODY,
         )
     return TilePlan(order, slots, entries, num_pages, tokens_per_tile=size)
 

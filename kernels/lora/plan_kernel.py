@@ -53,8 +53,14 @@ def list_pages_kernel(
     # meta
     PR: tl.constexpr,
     BT: tl.constexpr,
+    ALIGN: tl.constexpr,
+    NOBODY: tl.constexpr,
 ):
-    """Lists, for each slot of the tile once, its pages in rank order, foreign ones as empty."""
+    """Lists, for each slot of the tile once, its pages in rank order, foreign ones as empty.
+
+    A slot's list is filled up with pages of nobody to ALIGN of them: its rows begin where a step of
+    the tensor cores begins, so that its sums are cut the same way whoever comes before it.
+    """
     i_tile = tl.program_id(0)
     i_t = i_tile * BT + tl.arange(0, BT)
     m_t = i_t < num_tokens
@@ -64,17 +70,19 @@ def list_pages_kernel(
     slot = tl.where(is_first, slot, 0).to(tl.int64)
     rank = tl.load(ranks + slot, mask=is_first, other=0)
     rank = tl.minimum(tl.maximum(rank, 0), max_pages * PR)
-    count = tl.cdiv(rank, PR)
+    count = tl.cdiv(rank, PR * ALIGN) * ALIGN
     start = tl.cumsum(count, 0) - count
     tl.store(num_pages + i_tile, tl.sum(count, 0))
     p_entry = entries + i_tile * capacity + start
     for i_page in range(tl.max(count, 0)):
         m_page = i_page < count
-        page = tl.load(page_table + slot * max_pages + i_page, mask=m_page, other=-1)
+        is_page = i_page * PR < rank
+        page = tl.load(page_table + slot * max_pages + i_page, mask=is_page, other=-1)
         inside = (page >= 0) & (page < pool_pages)
-        owner = tl.load(page_owner + page, mask=m_page & inside, other=-1)
+        owner = tl.load(page_owner + page, mask=is_page & inside, other=-1)
         owned = inside & (owner == slot)
         page = tl.where(owned, page, 0).to(tl.int64)
         readable = tl.where(owned, tl.minimum(rank - i_page * PR, PR), 0)
         entry = (page << 32) | (slot << 16) | (i_page << 8) | readable
+        entry = tl.where(is_page, entry, NOBODY << 16)
         tl.store(p_entry + i_page, entry, mask=m_page)

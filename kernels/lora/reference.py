@@ -19,6 +19,13 @@ def readable_rows(batch: LoraBatch, slot: int, rows_per_page: int) -> Rows:
     return rows, pages, rows % rows_per_page
 
 
+def rows_of(pool: torch.Tensor, *index: torch.Tensor | int) -> torch.Tensor:
+    """pool[index] in fp32. torch indexes no fp8 tensor: its bytes stand for it."""
+    if pool.element_size() > 1:
+        return pool[index].float()
+    return pool.view(torch.uint8)[index].view(pool.dtype).float()
+
+
 def used_slots(batch: LoraBatch) -> list[int]:
     num_slots = batch.page_table.shape[0]
     return [slot for slot in sorted(set(batch.token_slot.tolist())) if 0 <= slot < num_slots]
@@ -34,8 +41,10 @@ def shrink(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> torch.Ten
         tokens = (batch.token_slot == slot).nonzero().squeeze(1)
         rows, pages, places = readable_rows(batch, slot, rows_per_page)
         for s in range(num_slices):
-            a = weights.a[pages, s, places].float()  # [R, H]
+            a = rows_of(weights.a, pages, s, places)  # [R, H]
             scale = batch.scales[slot, weights.column + s]
+            if weights.row_scales is not None:
+                scale = scale * weights.row_scales[pages, s, places]
             h[tokens[:, None], s, rows] = scale * (x[tokens].float() @ a.T)
     return h
 
@@ -46,7 +55,7 @@ def expand(h: torch.Tensor, weights: LoraWeights, batch: LoraBatch, y: torch.Ten
     for slot in used_slots(batch):
         tokens = (batch.token_slot == slot).nonzero().squeeze(1)
         rows, pages, places = readable_rows(batch, slot, rows_per_page)
-        b = weights.b[pages, places].float()  # [R, N]
+        b = rows_of(weights.b, pages, places)  # [R, N]
         parts = torch.split_with_sizes(b, weights.slice_sizes, dim=1)
         delta = [h[tokens, s][:, rows] @ part for s, part in enumerate(parts)]
         y[tokens] = (y[tokens].float() + torch.cat(delta, dim=1)).to(y.dtype)

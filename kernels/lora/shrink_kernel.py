@@ -18,6 +18,8 @@ def lora_shrink_kernel(
     x,
     a,
     scales,
+    # read if SCALED: [NP, NS, PR]
+    row_scales,
     # read: the plan
     order,
     slots,
@@ -45,6 +47,7 @@ def lora_shrink_kernel(
     BH: tl.constexpr,
     SPLIT: tl.constexpr,
     STEPS: tl.constexpr,
+    SCALED: tl.constexpr,
     UPCAST: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -65,6 +68,9 @@ def lora_shrink_kernel(
         )
         p_scale = scales + owner.to(tl.int64) * stride_scales + COLUMN + i_slice
         scale = tl.load(p_scale, mask=owner >= 0, other=0.0)
+        if SCALED:
+            p_row_scale = row_scales + (page * NS + i_slice) * PR + i_place
+            scale *= tl.load(p_row_scale, mask=m_row, other=0.0)
         o_a = page * stride_a_page + i_slice * stride_a_slice + i_place * stride_a_row
         # The order is by slot, so a block's owners are a run of the tile's tokens: load no other.
         first, last = tl.min(tl.where(owner < 0, 2147483647, owner)), tl.max(owner)
@@ -74,6 +80,7 @@ def lora_shrink_kernel(
             i_h = (step * BH + tl.arange(0, BH))[None, :]
             b_a = tl.load((a + o_a)[:, None] + i_h, mask=m_row[:, None] & (i_h < H), other=0.0)
             b_x = tl.load((x + token * stride_x)[:, None] + i_h, mask=m_x & (i_h < H), other=0.0)
+            b_a = b_a.to(x.dtype.element_ty)
             if UPCAST:
                 b_a = b_a.to(tl.float32)
                 b_x = b_x.to(tl.float32)

@@ -20,12 +20,13 @@ class ShrinkBlocks:
 
 @dataclass(frozen=True)
 class ExpandBlocks:
-    """rows x columns of B a step."""
+    """columns of B a program; its first_rows in one step, then rows a step."""
 
     columns: int
     rows: int
     num_warps: int = 4
-    num_stages: int = 3
+    num_stages: int = 1
+    first_rows: int = 16
 
 
 def tokens_per_tile(num_tokens: int) -> int:
@@ -38,16 +39,13 @@ def shrink_blocks(num_tokens: int, hidden: int, itemsize: int) -> ShrinkBlocks:
     if itemsize == 4:
         return ShrinkBlocks(32, 32, max(1, min(8, hidden // 256)), 132)
     if num_tokens <= MAX_DECODE_TOKENS:
-        return ShrinkBlocks(64, 256, max(1, min(16, hidden // 1024)), 264)
+        return ShrinkBlocks(64, 128, max(1, min(16, hidden // 1024)), 264)
     return ShrinkBlocks(64, 128, 1, 528)
 
 
 def expand_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
-    """Decode: the rows of sixteen adapters of rank 16 in one step, all loads in flight at once."""
     if itemsize == 4:
         return ExpandBlocks(32, 32)
-    if num_tokens == 1:
-        return ExpandBlocks(64, 32)
     if num_tokens <= MAX_DECODE_TOKENS:
-        return ExpandBlocks(64, 256)
-    return ExpandBlocks(128, 64)
+        return ExpandBlocks(128, 64)
+    return ExpandBlocks(128, 64, num_stages=3)

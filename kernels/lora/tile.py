@@ -22,7 +22,7 @@ def tile_tokens(order, slots, i_tile, num_tokens, BT: tl.constexpr):
 
 @triton.jit
 def listed_rows(entries, i_tile, i_row, num_rows, capacity, PR: tl.constexpr):
-    """Rows i_row of the tile's list: page, owner, rank row of the owner, place in page, readable.
+    """Rows i_row of the tile's list: page, owner (-2: none), its rank row, place in page, readable.
 
     entries [tiles, capacity] int64: see TilePlan. No load waits for num_rows. PR rows are
     neighbours of one page: told to the compiler, so that loads along them are wide.
@@ -31,7 +31,8 @@ def listed_rows(entries, i_tile, i_row, num_rows, capacity, PR: tl.constexpr):
     p_entry = entries + i_tile * capacity + i_row // PR
     entry = tl.load(p_entry, mask=i_row < capacity * PR, other=0)
     i_place = i_row % PR
-    owner = tl.where(m_row, (entry >> 16).to(tl.int32) & 0xFFFF, -2)
+    owner = (entry >> 16).to(tl.int32) & 0xFFFF
+    owner = tl.where(m_row & (owner != 0xFFFF), owner, -2)
     row = ((entry >> 8).to(tl.int32) & 0xFF) * PR + i_place
     m_row &= i_place < (entry.to(tl.int32) & 0xFF)
     row = tl.max_contiguous(tl.multiple_of(row, PR), PR)
@@ -61,7 +62,7 @@ def rows_of_b(
     b,
     entries,
     i_tile,
-    i_block,
+    first_row,
     i_n,
     m_n,
     num_rows,
@@ -70,12 +71,17 @@ def rows_of_b(
     stride_b_row,
     PR: tl.constexpr,
     BR: tl.constexpr,
+    DTYPE: tl.constexpr,
 ):
-    """Block i_block of the tile's rows: B [BR, BN] at columns i_n, owners [BR], their rows [BR]."""
-    i_row = i_block * BR + tl.arange(0, BR)
+    """The tile's rows from first_row: B [BR, BN] at columns i_n, owners [BR], their rows [BR].
+
+    DTYPE: what to multiply in; rows stored in fp8 are converted, which is exact.
+    """
+    i_row = first_row + tl.arange(0, BR)
     page, owner, row, i_place, m_row = listed_rows(entries, i_tile, i_row, num_rows, capacity, PR)
     p_b = b + (page * stride_b_page + i_place * stride_b_row)[:, None] + i_n[None, :]
-    return tl.load(p_b, mask=m_row[:, None] & m_n[None, :], other=0.0), owner, row
+    b_b = tl.load(p_b, mask=m_row[:, None] & m_n[None, :], other=0.0)
+    return b_b.to(DTYPE), owner, row
 
 
 @triton.jit
@@ -96,7 +102,7 @@ def shrunk_rows(
 
 @triton.jit
 def add_rows(acc, b_b, b_h, UPCAST: tl.constexpr):
-    """acc [BN, BT] fp32 += (b_h b_b)ᵀ; b_h is rounded to b_b's dtype."""
+    """acc [BN, BT] fp32 += (b_h b_b)ᵀ in b_b's dtype."""
     b_h = b_h.to(b_b.dtype)
     if UPCAST:
         b_b = b_b.to(tl.float32)
@@ -107,7 +113,7 @@ def add_rows(acc, b_b, b_h, UPCAST: tl.constexpr):
 @triton.jit
 def add_delta(
     acc,
-    first_block,
+    first_row,
     h,
     b,
     entries,
@@ -127,18 +133,19 @@ def add_delta(
     PR: tl.constexpr,
     BR: tl.constexpr,
     SPLIT: tl.constexpr,
+    DTYPE: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """acc [BN, BT] fp32 += Σ B[row, i_n] h[token, row] over the tile's row blocks from first_block.
+    """acc [BN, BT] fp32 += Σ B[row, i_n] h[token, row] over the tile's rows from first_row on.
 
     i_n [BN]: columns of B, all in slice i_slice.
     """
-    for i_block in range(first_block, tl.cdiv(num_rows, BR)):
+    for block_row in range(first_row, num_rows, BR):
         b_b, owner, row = rows_of_b(
             b,
             entries,
             i_tile,
-            i_block,
+            block_row,
             i_n,
             m_n,
             num_rows,
@@ -147,6 +154,7 @@ def add_delta(
             stride_b_row,
             PR,
             BR,
+            DTYPE,
         )
         b_h = shrunk_rows(h, token, slot, owner, row, i_slice, plane, max_rank, NS, SPLIT)
         acc = add_rows(acc, b_b, b_h, UPCAST)

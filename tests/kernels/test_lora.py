@@ -264,6 +264,22 @@ def test_the_same_inputs_give_the_same_bits(backend: tuple[Add, str]) -> None:
     assert torch.equal(first, second)
 
 
+@pytest.mark.parametrize("rank", [1, 8, 20])
+def test_other_company_leaves_the_bits(rank: int, target: Target) -> None:
+    """Token 3's answer, whoever decodes beside it: before and after it, of other ranks, or none."""
+    companies = ([3] * 11, [0, 1, 2, 3, 4, 0, 1, 2, 4, 4, -1], [-1, 4, -1, 3, 4, 4, 4, 4, 4, 4, 4])
+    answers = []
+    for slots in companies:
+        ranks = [8, 24, 3, rank, 40]
+        pool = make_pool((DOWN,), slots, ranks, dtype=target.dtype, device=target.device)
+        weights = pool.weights[0]
+        x, y = inputs(pool, weights)
+        add_triton(y, x, weights, pool.batch)
+        answers.append(y[3])
+    assert torch.equal(answers[0], answers[1])
+    assert torch.equal(answers[0], answers[2])
+
+
 def test_rows_are_kept_while_the_adapters_are_the_same() -> None:
     pool = pool_for("uniform", CPU)
     pages, versions = ActivePages(pool.weights), dict.fromkeys(range(NUM_SLOTS), "v1")
@@ -315,7 +331,7 @@ def bad_calls(pool: Pool) -> dict[str, Callable[[], object]]:
             h[..., 1:], weights, batch, y
         ),
         "h: expected dtype torch.float32": lambda: expand(h.half(), weights, batch, y),
-        "adapter slots: expected fewer than 65536": lambda: plan_tiles(
+        "adapter slots: expected fewer than 65535": lambda: plan_tiles(
             LoraBatch(
                 batch.token_slot,
                 torch.zeros(2**16, 1, dtype=torch.int32),
