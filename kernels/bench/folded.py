@@ -1,0 +1,208 @@
+"""python -m kernels.bench.folded: an expand folded into its consumer, beside the plain sequence.
+
+A layer of Llama-3.1-8B's shape, on CUDA in bf16. What is timed begins with the base matmul, whose
+weights push the adapters' out of the L2 cache, and ends with the consumer's output. A gain is what
+a form takes beyond matmul and plain consumer, within one round.
+"""
+
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from kernels.activation import silu_mul
+from kernels.bench.timing import Call, rounds_us, spread
+from kernels.bench.workloads import Group, make_pool
+from kernels.folded import (
+    Shrunk,
+    expand_add_rms_norm,
+    expand_rope_kv_write,
+    expand_silu_mul,
+    new_shrunk,
+    shrink,
+)
+from kernels.launch import beside, fork, join
+from kernels.lora import ActivePages, LoraBatch, LoraWeights, add_lora, lora_linear
+from kernels.norm import add_rms_norm
+from kernels.rope import rope_kv_write
+
+HIDDEN, INNER, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 4096, 14336, 32, 8, 128
+KV_SIZE = NUM_KV_HEADS * HEAD_DIM
+GROUPS = {
+    "rope": Group(HIDDEN, (HIDDEN, KV_SIZE, KV_SIZE)),
+    "silu": Group(HIDDEN, (INNER, INNER)),
+    "norm_o": Group(HIDDEN, (HIDDEN,)),
+    "norm_down": Group(INNER, (HIDDEN,)),
+}
+# tokens, distinct adapters
+POINTS = (
+    *((1, 1), (16, 1), (16, 16), (64, 1), (64, 16), (64, 64), (128, 1), (128, 16), (128, 64)),
+    *((256, 1), (256, 16), (256, 64), (2048, 1), (2048, 16), (2048, 64)),
+)
+RANKS = (16, 64)
+NUM_ROUNDS = 9
+EPS = 1e-5
+BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """plain(y) reads the projection's output; folded(y, h, weights, batch) adds the expand."""
+
+    plain: Callable[[torch.Tensor], object]
+    folded: Callable[[torch.Tensor, Shrunk, LoraWeights, LoraBatch], object]
+
+
+@dataclass(frozen=True)
+class Layer:
+    base: torch.Tensor  # [N, H]
+    x: torch.Tensor  # [T, H]
+    y: torch.Tensor  # [T, N]
+    lora: LoraWeights
+    batch: LoraBatch
+    consumer: Consumer
+
+    def matmul(self) -> None:
+        torch.mm(self.x, self.base.T, out=self.y)
+
+    def plain(self) -> object:
+        self.matmul()
+        return self.consumer.plain(self.y)
+
+    def sequence(self) -> object:
+        """Shrink, expand and consumer after the matmul."""
+        self.matmul()
+        add_lora(self.y, self.x, self.lora, self.batch)
+        return self.consumer.plain(self.y)
+
+    def beside(self) -> object:
+        """The shrink on a second stream beside the matmul; expand, then consumer."""
+        return self.consumer.plain(lora_linear(self.x, self.base, self.lora, self.batch))
+
+    def folded(self) -> object:
+        """The shrink beside the matmul, the expand folded into the consumer."""
+        h = new_shrunk(self.x, self.lora, self.batch)
+        fork(self.x.device)
+        self.matmul()
+        with beside(self.x.device):
+            shrink(self.x, self.lora, self.batch, h, dependent=False)
+        join(self.x.device)
+        return self.consumer.folded(self.y, h, self.lora, self.batch)
+
+
+FORMS = ("plain", "sequence", "beside", "folded")
+
+
+def run(
+    points: tuple[tuple[int, int], ...] = POINTS, ranks: tuple[int, ...] = RANKS
+) -> Iterator[dict[str, object]]:
+    """One result a projection group, rank and (tokens, distinct adapters)."""
+    for name in GROUPS:
+        for rank in ranks:
+            for num_tokens, num_adapters in points:
+                yield measure(name, rank, num_tokens, num_adapters)
+                torch.cuda.empty_cache()
+
+
+def measure(name: str, rank: int, num_tokens: int, num_adapters: int) -> dict[str, object]:
+    layers = make_layers(name, rank, num_tokens, num_adapters)
+    works: dict[str, list[Call]] = {
+        form: [getattr(layer, form) for layer in layers] for form in FORMS
+    }
+    times = rounds_us(works, NUM_ROUNDS)
+    gains = {
+        f"{form}_us": round(
+            statistics.median(
+                one - plain for one, plain in zip(times[form], times["plain"], strict=True)
+            ),
+            2,
+        )
+        for form in FORMS[1:]
+    }
+    return {
+        "op": "folded",
+        "consumer": name,
+        "dtype": "bfloat16",
+        "tokens": num_tokens,
+        "adapters": num_adapters,
+        "rank": rank,
+        "plain_us": round(statistics.median(times["plain"]), 2),
+        "gains": gains,
+        "spread": {form: round(spread(each), 4) for form, each in times.items()},
+    }
+
+
+def make_layers(name: str, rank: int, num_tokens: int, num_adapters: int) -> list[Layer]:
+    group = GROUPS[name]
+    num_layers = 2 if name == "silu" else 4
+    slots = [token * num_adapters // num_tokens for token in range(num_tokens)]
+    # Shuffled: a batch does not arrive sorted by adapter.
+    order = torch.randperm(num_tokens, generator=torch.Generator().manual_seed(1)).tolist()
+    pool = make_pool(
+        [group] * num_layers,
+        [slots[token] for token in order],
+        [rank] * num_adapters,
+        dtype=torch.bfloat16,
+        device="cuda",
+    )
+    pages = ActivePages(pool.weights)
+    batch = pages.bind(pool.batch, {})
+    width = sum(group.slice_sizes)
+    return [
+        Layer(
+            _random(width, group.hidden) * group.hidden**-0.5,
+            _random(num_tokens, group.hidden),
+            _random(num_tokens, width),
+            weights,
+            batch,
+            CONSUMERS[name](num_tokens),
+        )
+        for weights in pool.weights
+    ]
+
+
+def _silu(num_tokens: int) -> Consumer:
+    return Consumer(silu_mul, expand_silu_mul)
+
+
+def _rope(num_tokens: int) -> Consumer:
+    angle = torch.rand(num_tokens, HEAD_DIM // 2, device="cuda")
+    shape = (-(-num_tokens // BLOCK_SIZE) + 1, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM)
+    places = torch.randperm(num_tokens, device="cuda")
+    rest = (angle.cos(), angle.sin(), _random(*shape), _random(*shape), places)
+    return Consumer(
+        lambda y: rope_kv_write(y, *rest),
+        lambda y, h, weights, batch: expand_rope_kv_write(y, h, weights, batch, *rest),
+    )
+
+
+def _norm(num_tokens: int) -> Consumer:
+    residual, weight = _random(num_tokens, HIDDEN), _random(HIDDEN)
+    return Consumer(
+        lambda y: add_rms_norm(y, residual, weight, EPS),
+        lambda y, h, weights, batch: expand_add_rms_norm(
+            y, residual, h, weights, batch, weight, EPS
+        ),
+    )
+
+
+CONSUMERS: dict[str, Callable[[int], Consumer]] = {
+    "rope": _rope,
+    "silu": _silu,
+    "norm_o": _norm,
+    "norm_down": _norm,
+}
+
+
+def _random(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+
+
+if __name__ == "__main__":
+    if not torch.cuda.is_available():
+        sys.exit("kernels.bench.folded: needs a CUDA device")
+    for result in run():
+        print(json.dumps(result), flush=True)

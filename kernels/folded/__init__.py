@@ -1,0 +1,164 @@
+"""An adapter's expand folded into the op that reads the projection next: no launch of its own.
+
+Each call equals expand, then its consumer, without the rounding between them. The CPU does just
+that; a batch without adapters calls the consumer itself.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
+from kernels.folded import reference
+from kernels.lora import reference as lora_reference
+from kernels.lora.batch import LoraBatch, LoraWeights, TilePlan
+from kernels.rope.checks import check_rope_kv_write
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """h = scale · A x of one group, on its way. What the folded ops read.
+
+    shares [P, T, NS, max_rank]: as kernels.lora's shrink returns it. listed [tiles, NS, tokens of
+    a tile, rows], on CUDA alone: the sum of the shares in the order of the plan's lists.
+    """
+
+    shares: torch.Tensor
+    listed: torch.Tensor | None
+
+
+def new_shrunk(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> Shrunk:
+    """Room for shrink's result, to be made on the stream that reads it."""
+    if not x.is_cuda:
+        max_rank = batch.page_table.shape[1] * weights.a.shape[2]
+        shape = (1, x.shape[0], weights.a.shape[1], max_rank)
+        return Shrunk(x.new_empty(shape, dtype=torch.float32), None)
+    from kernels.folded import rows_kernel
+    from kernels.lora import kernel
+
+    shares, plan = kernel.new_shares(x, weights, batch), _plan(weights, batch)
+    return Shrunk(shares, rows_kernel.new_rows(shares, plan, weights.a.shape[2], x.dtype))
+
+
+def shrink(
+    x: torch.Tensor, weights: LoraWeights, batch: LoraBatch, shrunk: Shrunk, dependent: bool = True
+) -> None:
+    """Semantics: kernels.lora's shrink of x [T, H] into shrunk (new_shrunk), in place.
+
+    May run beside the base matmul. dependent: as in kernels.launch; False for the first launch
+    beside another stream's.
+    """
+    if shrunk.listed is None:
+        shrunk.shares.copy_(lora_reference.shrink(x, weights, batch)[None])
+        return
+    from kernels.folded import rows_kernel
+    from kernels.lora import kernel
+
+    plan = _plan(weights, batch)
+    kernel.shrink(x, weights, batch, plan, shrunk.shares, dependent=dependent)
+    rows_kernel.list_rows(shrunk.shares, plan, weights.a.shape[2], shrunk.listed)
+
+
+def expand_silu_mul(
+    gate_up: torch.Tensor, h: Shrunk, weights: LoraWeights, batch: LoraBatch
+) -> torch.Tensor:
+    """Semantics: silu_mul(gate_up + h B), a new [T, I]; gate_up [T, 2·I] stays as it is.
+
+    h: this group's, shrunk of the projection's input.
+    """
+    _check_group(gate_up, h, weights, batch, num_slices=2)
+    expect(
+        weights.slice_sizes[0] == weights.slice_sizes[1],
+        "slice_sizes",
+        "two of one width",
+        weights.slice_sizes,
+    )
+    if h.listed is None:
+        return reference.expand_silu_mul(gate_up, h.shares, weights, batch)
+    from kernels.folded import silu_kernel
+
+    return silu_kernel.expand_silu_mul(gate_up, h.listed, weights, _plan(weights, batch))
+
+
+def expand_rope_kv_write(
+    qkv: torch.Tensor,
+    h: Shrunk,
+    weights: LoraWeights,
+    batch: LoraBatch,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    places: torch.Tensor,
+    *,
+    q_norm: torch.Tensor | None = None,
+    k_norm: torch.Tensor | None = None,
+    eps: float = 0.0,
+) -> torch.Tensor:
+    """Semantics: kernels.rope.rope_kv_write(qkv + h B, …) with whole heads turned: Dr = D.
+
+    h: this group's, shrunk of the projection's input; qkv stays as it is.
+    """
+    _check_group(qkv, h, weights, batch, num_slices=3)
+    check_rope_kv_write(qkv, cos, sin, k_cache, v_cache, places, q_norm, k_norm)
+    num_kv_heads, head_dim = k_cache.shape[2:]
+    expect(2 * cos.shape[1] == head_dim, "rotary size", head_dim, 2 * cos.shape[1])
+    kv_size = num_kv_heads * head_dim
+    sizes = (qkv.shape[1] - 2 * kv_size, kv_size, kv_size)
+    expect(weights.slice_sizes == sizes, "slice_sizes", sizes, weights.slice_sizes)
+    arguments = (cos, sin, k_cache, v_cache, places, q_norm, k_norm, eps)
+    if h.listed is None:
+        return reference.expand_rope_kv_write(qkv, h.shares, weights, batch, *arguments)
+    from kernels.folded import rope_kernel
+
+    plan = _plan(weights, batch)
+    return rope_kernel.expand_rope_kv_write(qkv, h.listed, weights, plan, *arguments)
+
+
+def expand_add_rms_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    h: Shrunk,
+    weights: LoraWeights,
+    batch: LoraBatch,
+    weight: torch.Tensor,
+    eps: float,
+) -> torch.Tensor:
+    """Semantics: residual += x + h B, in place; returns rms_norm(residual), a new [T, H].
+
+    x, residual [T, H]; h: this group's, shrunk of the projection's input;
+    weight [H] of the norm. x stays as it is.
+    """
+    _check_group(x, h, weights, batch, num_slices=1)
+    expect_shape("residual", residual, tuple(x.shape))
+    expect_shape("weight", weight, (x.shape[1],))
+    for name, tensor in (("residual", residual), ("weight", weight)):
+        expect_dtype(name, tensor, x.dtype)
+        expect_device(name, tensor, x.device)
+        expect(tensor.stride(-1) == 1, f"{name}'s last stride", 1, tensor.stride(-1))
+    if h.listed is None:
+        return reference.expand_add_rms_norm(x, residual, h.shares, weights, batch, weight, eps)
+    from kernels.folded import norm_kernel
+
+    plan = _plan(weights, batch)
+    return norm_kernel.expand_add_rms_norm(x, residual, h.listed, weights, plan, weight, eps)
+
+
+def _plan(weights: LoraWeights, batch: LoraBatch) -> TilePlan:
+    """The plan that ActivePages bound to the batch, or one of this call."""
+    from kernels.lora.plan import plan_tiles
+
+    return batch.plan or plan_tiles(batch, weights.b.shape[1])
+
+
+def _check_group(
+    y: torch.Tensor, h: Shrunk, weights: LoraWeights, batch: LoraBatch, num_slices: int
+) -> None:
+    expect(len(weights.slice_sizes) == num_slices, "slices", num_slices, len(weights.slice_sizes))
+    expect_shape("y", y, (batch.token_slot.shape[0], weights.b.shape[2]))
+    expect_dtype("y", y, *FLOATS)
+    expect_device("y", y, weights.b.device)
+    expect(y.stride(1) == 1, "y's last stride", 1, y.stride(1))
+    max_rank = batch.page_table.shape[1] * weights.b.shape[1]
+    expect_shape("h", h.shares, ("P", y.shape[0], num_slices, max_rank))
+    expect_device("h", h.shares, y.device)

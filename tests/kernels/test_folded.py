@@ -1,0 +1,294 @@
+"""Expand and its consumer in one launch, against fp64 loops over every token's own rank rows."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+import kernels.folded
+from kernels.bench.workloads import WORKLOADS, Group, Pool, make_pool, slot_ranks, token_slots
+from kernels.folded import Shrunk
+from kernels.lora.plan import plan_tiles
+from tests.kernels.conftest import HAS_CUDA, Target
+from tests.kernels.tolerances import assert_close
+
+Op = Callable[..., torch.Tensor]
+
+EPS = 1e-5
+MAX_RANK, ROWS_PER_PAGE, NUM_SLOTS = 24, 8, 5
+
+
+def drawn(target: Target, *shape: int, seed: int = 3) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(*shape, generator=generator).to(target.device, target.dtype)
+
+
+def make_batch(name: str, num_tokens: int, sizes: tuple[int, ...], target: Target) -> Pool:
+    return make_pool(
+        [Group(8, sizes)],
+        token_slots(name, num_tokens, NUM_SLOTS),
+        slot_ranks(name, NUM_SLOTS, 16),
+        rows_per_page=ROWS_PER_PAGE,
+        max_rank=MAX_RANK,
+        dtype=target.dtype,
+        device=target.device,
+    )
+
+
+def shrunk(pool: Pool, target: Target, num_shares: int = 3) -> torch.Tensor:
+    """h [P, T, NS, max_rank] as shrink leaves it: a token's own rows, NaN past their last page."""
+    batch, num_slices = pool.batch, len(pool.weights[0].slice_sizes)
+    shape = (num_shares, len(batch.token_slot), num_slices, MAX_RANK)
+    h = drawn(replace(target, dtype=torch.float32), *shape)
+    for token, slot in enumerate(batch.token_slot.tolist()):
+        rank = int(batch.ranks[slot]) if slot >= 0 else 0
+        h[:, token, :, rank : -(-rank // ROWS_PER_PAGE) * ROWS_PER_PAGE] = 0.0
+        h[:, token, :, -(-rank // ROWS_PER_PAGE) * ROWS_PER_PAGE :] = float("nan")
+    return h if num_shares > 1 else h.to(target.dtype)
+
+
+def expanded(y: torch.Tensor, h: torch.Tensor, pool: Pool) -> torch.Tensor:
+    """y + h B in fp64 on the CPU, token by token and row by row."""
+    batch, weights = pool.batch, pool.weights[0]
+    out, wide_h, wide_b = y.double().cpu(), h.double().sum(0).cpu(), weights.b.double().cpu()
+    table, ranks = batch.page_table.tolist(), batch.ranks.tolist()
+    for token, slot in enumerate(batch.token_slot.tolist()):
+        for row in range(ranks[slot] if slot >= 0 else 0):
+            values = wide_b[table[slot][row // ROWS_PER_PAGE], row % ROWS_PER_PAGE]
+            start = 0
+            for i_slice, size in enumerate(weights.slice_sizes):
+                columns = slice(start, start + size)
+                out[token, columns] += wide_h[token, i_slice, row] * values[columns]
+                start += size
+    return out
+
+
+def triton_op(name: str, target: Target) -> Op:
+    """The public call launches on CUDA; the interpreter is reached beneath it, with a plan."""
+    if target.device == "cuda":
+        op: Op = getattr(kernels.folded, name)
+        return op
+    from kernels.folded import norm_kernel, rope_kernel, silu_kernel
+
+    if name == "expand_add_rms_norm":
+        return lambda x, residual, h, weights, batch, *rest: norm_kernel.expand_add_rms_norm(
+            x, residual, h.listed, weights, plan_tiles(batch, ROWS_PER_PAGE), *rest
+        )
+    launches: dict[str, Op] = {
+        "expand_silu_mul": silu_kernel.expand_silu_mul,
+        "expand_rope_kv_write": rope_kernel.expand_rope_kv_write,
+    }
+    return lambda y, h, weights, batch, *rest, **options: launches[name](
+        y, h.listed, weights, plan_tiles(batch, ROWS_PER_PAGE), *rest, *options.values()
+    )
+
+
+def listed(h: torch.Tensor, pool: Pool, dtype: torch.dtype) -> Shrunk:
+    """The shares in the order of the lists, by the kernel; the CPU's path needs none."""
+    from kernels.folded import rows_kernel
+
+    plan = plan_tiles(pool.batch, ROWS_PER_PAGE)
+    rows = rows_kernel.new_rows(h, plan, ROWS_PER_PAGE, dtype)
+    rows_kernel.list_rows(h, plan, ROWS_PER_PAGE, rows)
+    return Shrunk(h, rows)
+
+
+def read_by(on_cpu: bool, h: torch.Tensor, pool: Pool, target: Target) -> Shrunk:
+    return Shrunk(h, None) if on_cpu else listed(h, pool, target.dtype)
+
+
+def check_silu_mul(
+    op: Op, name: str, num_tokens: int, inner: int, target: Target, on_cpu: bool = False
+) -> None:
+    pool = make_batch(name, num_tokens, (inner, inner), target)
+    h, wide = shrunk(pool, target), drawn(target, num_tokens, 2 * inner + 3)
+    gate_up = wide[:, 1 : 2 * inner + 1]
+    gate, up = expanded(gate_up, h, pool).chunk(2, dim=-1)
+    got = op(gate_up, read_by(on_cpu, h, pool, target), pool.weights[0], pool.batch)
+    assert got.dtype == target.dtype
+    assert_close(got.cpu(), gate / (1 + (-gate).exp()) * up)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_silu_mul_of_every_mix(name: str, target: Target) -> None:
+    check_silu_mul(triton_op("expand_silu_mul", target), name, 21, 40, target)
+
+
+@pytest.mark.parametrize(("num_tokens", "inner"), [(1, 5), (35, 130), (0, 16)])
+def test_silu_mul_of_odd_sizes(num_tokens: int, inner: int, target: Target) -> None:
+    op = triton_op("expand_silu_mul", target)
+    check_silu_mul(op, "uniform", num_tokens, inner, target)
+
+
+def turned(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+    """Each pair as a complex number times e^(i·angle). x [T, heads, D]."""
+    low, high = x.chunk(2, dim=-1)
+    pairs = torch.complex(low, high) * torch.polar(torch.ones_like(angle), angle)[:, None]
+    return torch.cat((pairs.real, pairs.imag), dim=-1)
+
+
+def normed(x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    if weight is None:
+        return x
+    scale = (x.square().sum(-1, keepdim=True) / x.shape[-1] + EPS).sqrt()
+    return x / scale * weight.double().cpu()
+
+
+def check_rope(
+    op: Op,
+    name: str,
+    num_tokens: int,
+    head_dim: int,
+    has_norms: bool,
+    target: Target,
+    on_cpu: bool = False,
+) -> None:
+    num_heads, num_kv_heads = 4, 2
+    sizes = (num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim)
+    pool = make_batch(name, num_tokens, sizes, target)
+    h, qkv = shrunk(pool, target), drawn(target, num_tokens, sum(sizes) + 8)[:, : sum(sizes)]
+    angle = torch.rand(num_tokens, head_dim // 2, dtype=torch.float64) * 6
+    shape = (3, 16, num_kv_heads, head_dim)
+    caches = [torch.full(shape, 7.0).to(target.device, target.dtype) for _ in range(2)]
+    places = torch.randperm(48, generator=torch.Generator().manual_seed(1))[:num_tokens]
+    if num_tokens > 3:
+        places[1], places[3] = -1, 48
+    norms = [drawn(target, head_dim, seed=seed) if has_norms else None for seed in (1, 2)]
+    heads = expanded(qkv, h, pool).view(num_tokens, -1, head_dim)
+    q, k, v = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)
+    got = op(
+        qkv,
+        read_by(on_cpu, h, pool, target),
+        pool.weights[0],
+        pool.batch,
+        angle.cos().float().to(target.device),
+        angle.sin().float().to(target.device),
+        *caches,
+        places.to(target.device),
+        q_norm=norms[0],
+        k_norm=norms[1],
+        eps=EPS,
+    )
+    assert_close(got.cpu(), turned(normed(q, norms[0]), angle))
+    written = [t for t, place in enumerate(places.tolist()) if 0 <= place < 48]
+    for cache, values in zip(caches, (turned(normed(k, norms[1]), angle), v), strict=True):
+        want = torch.full(shape, 7.0, dtype=torch.float64)
+        want.view(48, num_kv_heads, head_dim)[places[written]] = values[written]
+        assert_close(cache.cpu(), want)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_rope_of_every_mix(name: str, target: Target) -> None:
+    check_rope(triton_op("expand_rope_kv_write", target), name, 21, 32, False, target)
+
+
+@pytest.mark.parametrize("head_dim", [24, 128])
+@pytest.mark.parametrize("has_norms", [False, True])
+@pytest.mark.parametrize("num_tokens", [1, 35])
+def test_rope_of_odd_sizes(num_tokens: int, has_norms: bool, head_dim: int, target: Target) -> None:
+    op = triton_op("expand_rope_kv_write", target)
+    check_rope(op, "mixed-ranks", num_tokens, head_dim, has_norms, target)
+
+
+def check_norm(
+    op: Op, name: str, num_tokens: int, hidden: int, target: Target, on_cpu: bool = False
+) -> None:
+    pool = make_batch(name, num_tokens, (hidden,), target)
+    h, x = shrunk(pool, target, 1), drawn(target, num_tokens, hidden + 3)[:, 2 : hidden + 2]
+    residual, weight = drawn(target, num_tokens, hidden, seed=9), drawn(target, hidden, seed=8)
+    total = expanded(x, h, pool) + residual.double().cpu()
+    scale = (total.square().sum(-1, keepdim=True) / hidden + EPS).sqrt()
+    normed_total = total / scale * weight.double().cpu()
+    results = []
+    for _ in range(2):
+        kept = residual.clone()
+        rows = read_by(on_cpu, h, pool, target)
+        got = op(x, kept, rows, pool.weights[0], pool.batch, weight, EPS)
+        assert_close(kept.cpu(), total)
+        assert_close(got.cpu(), normed_total)
+        results.append((kept, got))
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_add_rms_norm_of_every_mix(name: str, target: Target) -> None:
+    check_norm(triton_op("expand_add_rms_norm", target), name, 21, 72, target)
+
+
+@pytest.mark.parametrize(("num_tokens", "hidden"), [(1, 37), (35, 256), (0, 16)])
+def test_add_rms_norm_of_odd_sizes(num_tokens: int, hidden: int, target: Target) -> None:
+    check_norm(triton_op("expand_add_rms_norm", target), "uniform", num_tokens, hidden, target)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+@pytest.mark.parametrize("num_tokens", [1, 16, 64, 200, 700])
+@pytest.mark.parametrize("name", ["none", "uniform", "mixed-ranks"])
+def test_add_rms_norm_of_a_large_model(name: str, num_tokens: int) -> None:
+    target = Target("cuda", torch.bfloat16)
+    check_norm(kernels.folded.expand_add_rms_norm, name, num_tokens, 4096, target)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+@pytest.mark.parametrize("num_tokens", [1, 33, 130])
+def test_one_graph_serves_every_mix(num_tokens: int) -> None:
+    """Captured with one mix, the plan with it; replayed with every other."""
+    target = Target("cuda", torch.bfloat16)
+    pool = make_batch("mixed-ranks", num_tokens, (256,), target)
+    x, residual, weight = (drawn(target, num_tokens, 256, seed=seed) for seed in (1, 2, 3))
+    weight, h = weight[0].contiguous(), drawn(target, 1, num_tokens, 1, MAX_RANK)
+    kept = residual.clone()
+
+    def work() -> torch.Tensor:
+        rows = listed(h, pool, target.dtype)
+        return kernels.folded.expand_add_rms_norm(
+            x, kept, rows, pool.weights[0], pool.batch, weight, EPS
+        )
+
+    work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = work()
+    for seed, name in enumerate(WORKLOADS * 3):
+        slots = token_slots(name, num_tokens, NUM_SLOTS, seed)
+        pool.batch.token_slot.copy_(torch.tensor(slots))
+        kept.copy_(residual)
+        graph.replay()
+        total = expanded(x, h, pool) + residual.double().cpu()
+        scale = (total.square().sum(-1, keepdim=True) / 256 + EPS).sqrt()
+        assert_close(kept.cpu(), total)
+        assert_close(got.cpu(), total / scale * weight.double().cpu())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["none", "uniform", "mixed-ranks"])
+def test_the_cpu_takes_one_after_the_other(name: str, dtype: torch.dtype) -> None:
+    target = Target("cpu", dtype)
+    check_silu_mul(kernels.folded.expand_silu_mul, name, 21, 40, target, on_cpu=True)
+    rope = kernels.folded.expand_rope_kv_write
+    check_rope(rope, name, 21, 16, False, target, on_cpu=True)
+    check_rope(rope, name, 21, 16, True, target, on_cpu=True)
+    check_norm(kernels.folded.expand_add_rms_norm, name, 21, 72, target, on_cpu=True)
+
+
+def test_bad_arguments_say_expected_and_got() -> None:
+    pool = make_batch("uniform", 4, (16, 16), Target("cpu", torch.float32))
+    arguments = (pool.weights[0], pool.batch)
+    y, h = torch.zeros(4, 32), Shrunk(torch.zeros(1, 4, 2, MAX_RANK), None)
+    call: Op = kernels.folded.expand_silu_mul
+    with pytest.raises(ValueError, match=r"h: expected shape \[P, 4, 2, 24\], got \[1, 4, 2, 23\]"):
+        call(y, Shrunk(h.shares[..., 1:], None), *arguments)
+    with pytest.raises(ValueError, match=r"y: expected shape \[4, 32\], got \[3, 32\]"):
+        call(y[1:], h, *arguments)
+    with pytest.raises(ValueError, match=r"y: expected dtype .*, got torch.float64"):
+        call(y.double(), h, *arguments)
+    call = kernels.folded.expand_add_rms_norm
+    with pytest.raises(ValueError, match="slices: expected 1, got 2"):
+        call(y, y, h, *arguments, torch.ones(32), EPS)
+    call = kernels.folded.expand_rope_kv_write
+    with pytest.raises(ValueError, match="slices: expected 3, got 2"):
+        call(y, h, *arguments, *[y] * 5)
