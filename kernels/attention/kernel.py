@@ -27,7 +27,7 @@ def attention(
     if q.stride(2) != 1:
         q = q.contiguous()
     out = q.new_empty(q.shape)
-    decode_with, prefill_with = _kernels_for(q, k_cache)
+    decode_with, prefill_with = _kernels_for(q, k_cache, v_cache)
     if num_decodes:
         tables, lens = block_tables[:num_decodes], context_lens[:num_decodes]
         queries, rows = q[:num_decodes], out[:num_decodes]
@@ -40,13 +40,13 @@ def attention(
 
 
 def _kernels_for(
-    q: torch.Tensor, k_cache: torch.Tensor
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     """(decode, prefill)."""
     if q.is_cuda and torch.cuda.get_device_capability(q.device)[0] == 9:
         from kernels.attention import hopper
 
-        if hopper.fits(q, k_cache):
+        if hopper.fits(q, k_cache, v_cache):
             return hopper.decode, hopper.prefill
     return decode, prefill
 

@@ -25,7 +25,7 @@ SHAPES = [
 def run_prefill(step: Step) -> torch.Tensor:
     from kernels.attention import hopper
 
-    assert hopper.fits(step.q, step.k_cache)
+    assert hopper.fits(step.q, step.k_cache, step.v_cache)
     out = torch.empty_like(step.q)
     counts = [count for count, _ in step.sequences]
     tensors = (step.q, step.k_cache, step.v_cache, step.block_tables, step.query_start)
@@ -37,7 +37,7 @@ def run_decode(step: Step, min_split: int = 128) -> torch.Tensor:
     from kernels.attention import hopper
     from kernels.attention.tiles import HopperDecodeTile
 
-    assert hopper.fits(step.q, step.k_cache)
+    assert hopper.fits(step.q, step.k_cache, step.v_cache)
     out = torch.empty_like(step.q)
     longest = max(positions for _, positions in step.sequences)
     tensors = (step.q, step.k_cache, step.v_cache, step.block_tables, step.context_lens)

@@ -10,8 +10,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels.attention.hopper.consume import consume
-from kernels.attention.hopper.produce import produce
+from kernels.attention.hopper.prefill_consume import consume
+from kernels.attention.hopper.prefill_produce import produce
 from kernels.attention.tickets import tickets
 from kernels.attention.tiles import LOG2_E, num_processors
 
@@ -133,7 +133,7 @@ def prefill_kernel(
     )
 
 
-def fits(q: torch.Tensor, k_cache: torch.Tensor) -> bool:
+def fits(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -> bool:
     """Whether these kernels take the shapes, given a Hopper device."""
     block_size, num_kv_heads, head_dim = k_cache.shape[1:]
     group = q.shape[1] // num_kv_heads
@@ -145,7 +145,8 @@ def fits(q: torch.Tensor, k_cache: torch.Tensor) -> bool:
         and group <= 8
         and group & (group - 1) == 0
         and k_cache.shape[0] * block_size < 2**31
-        and all(x % 8 == 0 for x in (q.stride(0), q.stride(1), q.storage_offset()))
+        and all(stride % 8 == 0 for stride in q.stride()[:2])
+        and all(x.data_ptr() % 16 == 0 for x in (q, k_cache, v_cache))
     )
 
 

@@ -9,7 +9,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.attention.hopper.schedule import find_rows, find_sequence, told_item
+from kernels.attention.hopper.prefill_schedule import find_rows, find_sequence, told_item
 
 
 @gluon.jit
