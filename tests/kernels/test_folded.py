@@ -133,6 +133,27 @@ def test_silu_mul_of_rows_stored_in_fp8(target: Target) -> None:
     assert_close(got.cpu(), gate / (1 + (-gate).exp()) * up)
 
 
+@pytest.mark.parametrize("rank", [3, 24])
+def test_other_company_leaves_the_bits(rank: int, target: Target) -> None:
+    """Token 3's answer, whoever decodes beside it: before and after it, of other ranks, or none."""
+    companies = ([3] * 11, [0, 1, 2, 3, 4, 0, 1, 2, 4, 4, -1], [-1, 4, -1, 3, 4, 4, 4, 4, 4, 4, 4])
+    answers = []
+    for slots in companies:
+        pool = make_pool(
+            [Group(8, (40, 40))],
+            slots,
+            [8, 24, 3, rank, 16],
+            max_rank=MAX_RANK,
+            dtype=target.dtype,
+            device=target.device,
+        )
+        rows = listed(shrunk(pool, target), pool, target.dtype)
+        op = triton_op("expand_silu_mul", target)
+        answers.append(op(drawn(target, 11, 80), rows, pool.weights[0], pool.batch)[3])
+    assert torch.equal(answers[0], answers[1])
+    assert torch.equal(answers[0], answers[2])
+
+
 def turned(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
     """Each pair as a complex number times e^(i·angle). x [T, heads, D]."""
     low, high = x.chunk(2, dim=-1)
