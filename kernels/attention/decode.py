@@ -7,6 +7,7 @@ import triton.language as tl
 
 from kernels.attention.tickets import tickets
 from kernels.attention.tiles import LOG2_E, DecodeTile, decode_tile, max_splits, num_processors
+from kernels.launch import launch_options
 
 
 @triton.jit
@@ -69,6 +70,7 @@ def decode_kernel(
     """
     if PDL:
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     i_b = tl.arange(0, BLOCK_SEQS)
     m_b = i_b < num_seqs
     b_len = tl.minimum(tl.load(context_lens + i_b, mask=m_b, other=0), max_positions)
@@ -212,7 +214,6 @@ def decode(
     log_sums = q.new_empty((scratch,), dtype=torch.float32)
     programs = num_processors(q.device) * tile.programs_per_processor
     group_rows = triton.next_power_of_2(group)
-    options = {"launch_pdl": True} if q.is_cuda else {}
     decode_kernel[(min(programs, num_parts),)](
         q,
         k_cache,
@@ -242,8 +243,7 @@ def decode(
         GROUP_ROWS=group_rows,
         BLOCK_PARTS=max(1, 32 // group_rows),
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        PDL=q.is_cuda,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
-        **options,
+        **launch_options(q.device),
     )

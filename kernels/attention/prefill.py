@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from kernels.attention.tiles import LOG2_E, PrefillTile, prefill_tile
+from kernels.launch import launch_options
 
 
 @triton.jit
@@ -111,6 +112,7 @@ def prefill_kernel(
     """
     if PDL:
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     i_h = tl.program_id(0) % HKV
     i_tile = tl.program_id(0) // HKV
     i_b = tl.arange(0, BLOCK_SEQS)
@@ -211,7 +213,6 @@ def prefill(
     group = num_heads // num_kv_heads
     tile = tile or prefill_tile(head_dim, q.element_size())
     num_tiles = sum(triton.cdiv(count * group, tile.block_m) for count in num_queries)
-    options = {"launch_pdl": True} if q.is_cuda else {}
     prefill_kernel[(num_tiles * num_kv_heads,)](
         q,
         k_cache,
@@ -234,8 +235,7 @@ def prefill(
         BLOCK_N=tile.block_n,
         BLOCK_D=max(16, triton.next_power_of_2(head_dim)),
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        PDL=q.is_cuda,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
-        **options,
+        **launch_options(q.device),
     )

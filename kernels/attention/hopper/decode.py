@@ -23,10 +23,12 @@ from kernels.attention.tiles import (
     max_splits,
     num_processors,
 )
+from kernels.launch import launch_options
 
 QUERY_STAGES = gl.constexpr(2)
 PRODUCER_REGISTERS = 64
 gdc_wait = tl.extra.cuda.gdc_wait
+gdc_launch_dependents = tl.extra.cuda.gdc_launch_dependents
 
 
 # A slice of a step's table begins anywhere: no new kernel for that.
@@ -65,6 +67,7 @@ def decode_kernel(
     ROWS: gl.constexpr,
     NUM_STAGES: gl.constexpr,
     REGISTERS: gl.constexpr,
+    PDL: gl.constexpr,
 ):
     """A program takes parts pid, pid + programs, …: (sequence, part, key head), heads fastest."""
     layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
@@ -90,7 +93,9 @@ def decode_kernel(
     copied = (q_desc, k_desc, v_desc, block_tables, stride_table)
     written = (out, partials, log_sums, tickets_of)
     # What a former kernel writes is read from here on.
-    gdc_wait()
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (
@@ -188,5 +193,5 @@ def decode(
         REGISTERS=PRODUCER_REGISTERS,
         num_warps=4,
         maxnreg=256 // tile.programs_per_processor if tile.programs_per_processor > 1 else None,
-        launch_pdl=True,
+        **launch_options(q.device),
     )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 import triton
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
@@ -14,12 +15,15 @@ from kernels.attention.hopper.prefill_consume import consume
 from kernels.attention.hopper.prefill_produce import produce
 from kernels.attention.tickets import tickets
 from kernels.attention.tiles import LOG2_E, num_processors
+from kernels.launch import launch_options
 
 # Rows (query, head of the group) of each of the two consumers; positions of a step.
 ROWS = 64
 BLOCK_N = 128
 NUM_STAGES = 2
 QUERY_STAGES = gl.constexpr(2)
+gdc_wait = tl.extra.cuda.gdc_wait
+gdc_launch_dependents = tl.extra.cuda.gdc_launch_dependents
 # Registers of a thread: of the second consumer and of the copying warp; the first has the rest.
 NUM_REGISTERS = (232, 40)
 
@@ -55,6 +59,7 @@ def prefill_kernel(
     NUM_STAGES: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr,
     PRODUCER_REGISTERS: gl.constexpr,
+    PDL: gl.constexpr,
 ):
     """A program takes items: (tile of 2 · ROWS rows, key head), and copies ahead of them.
 
@@ -87,6 +92,10 @@ def prefill_kernel(
     queries = (shared_q, q_full, q_empty, slot)
     stages = (shared_k, shared_v, k_full, k_empty, v_full, v_empty)
     copied = (q_desc, k_desc, v_desc, block_tables, stride_table, v_landed, drawn)
+    # What a former kernel writes is read from here on.
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (
@@ -192,4 +201,5 @@ def prefill(
         CONSUMER_REGISTERS=NUM_REGISTERS[0],
         PRODUCER_REGISTERS=NUM_REGISTERS[1],
         num_warps=4,
+        **launch_options(q.device),
     )
