@@ -10,11 +10,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from kernels.attention.hopper.barrier import thread_barrier
 from kernels.attention.hopper.decode_parts import count_parts, find_part
 from kernels.attention.hopper.pieces import clear_rows
-
-# Its name in Triton 3.6, and since.
-thread_barrier = getattr(gl, "thread_barrier", None) or gl.barrier
 
 
 @gluon.jit

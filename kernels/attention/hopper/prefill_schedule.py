@@ -4,6 +4,8 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from kernels.attention.hopper.barrier import thread_barrier
+
 
 @gluon.jit
 def first_item():
@@ -30,6 +32,8 @@ def end_draws(drawn):
 def tell_item(slot, item):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     slot.store(gl.full([1], 0, gl.int32, layout) + item)
+    # Every thread stores it; one of them fills the barrier afterwards.
+    thread_barrier()
 
 
 @gluon.jit
