@@ -43,6 +43,7 @@ def lora_expand_kernel(
     FIRST: tl.constexpr,
     BR: tl.constexpr,
     SPLIT: tl.constexpr,
+    WIDE: tl.constexpr,
     UPCAST: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -78,7 +79,8 @@ def lora_expand_kernel(
     p_y = y + token[:, None] * stride_y + i_n[None, :]
     b_y = tl.load(p_y, mask=m_y, other=0.0)
     b_h = shrunk_rows(h, token, slot, owner, row, i_slice, plane, max_rank, NS, SPLIT)
-    acc = add_rows(tl.zeros((BN, BT), dtype=tl.float32), b_b, b_h, UPCAST)
+    acc = tl.zeros((BT, BN) if WIDE else (BN, BT), dtype=tl.float32)
+    acc = add_rows(acc, b_b, b_h, UPCAST, WIDE)
     acc = add_delta(
         acc,
         FIRST,
@@ -103,6 +105,7 @@ def lora_expand_kernel(
         SPLIT,
         y.dtype.element_ty,
         UPCAST,
+        WIDE,
     )
-    out = b_y.to(tl.float32) + tl.trans(acc)
+    out = b_y.to(tl.float32) + (acc if WIDE else tl.trans(acc))
     tl.store(p_y, out.to(y.dtype.element_ty), mask=m_y)

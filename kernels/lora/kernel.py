@@ -8,7 +8,13 @@ from kernels.launch import launch_options
 from kernels.lora.batch import LoraBatch, LoraWeights, TilePlan
 from kernels.lora.expand_kernel import lora_expand_kernel
 from kernels.lora.shrink_kernel import lora_shrink_kernel
-from kernels.lora.table import ExpandBlocks, ShrinkBlocks, expand_blocks, shrink_blocks
+from kernels.lora.table import (
+    WIDE_TOKENS,
+    ExpandBlocks,
+    ShrinkBlocks,
+    expand_blocks,
+    shrink_blocks,
+)
 
 
 def new_shares(
@@ -65,6 +71,7 @@ def shrink(
             SPLIT=split,
             STEPS=triton.cdiv(triton.cdiv(hidden, chosen.hidden), split),
             SCALED=weights.row_scales is not None,
+            WIDE=plan.tokens_per_tile >= WIDE_TOKENS,
             UPCAST=not x.is_cuda,
             num_warps=chosen.num_warps,
             num_stages=chosen.num_stages,
@@ -106,6 +113,7 @@ def expand(
             FIRST=chosen.first_rows,
             BR=chosen.rows,
             SPLIT=split,
+            WIDE=plan.tokens_per_tile >= WIDE_TOKENS,
             UPCAST=not y.is_cuda,
             num_warps=chosen.num_warps,
             num_stages=chosen.num_stages,

@@ -48,6 +48,7 @@ def lora_shrink_kernel(
     SPLIT: tl.constexpr,
     STEPS: tl.constexpr,
     SCALED: tl.constexpr,
+    WIDE: tl.constexpr,
     UPCAST: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -75,7 +76,7 @@ def lora_shrink_kernel(
         # The order is by slot, so a block's owners are a run of the tile's tokens: load no other.
         first, last = tl.min(tl.where(owner < 0, 2147483647, owner)), tl.max(owner)
         m_x = ((slot >= first) & (slot <= last))[:, None]
-        acc = tl.zeros((BR, BT), dtype=tl.float32)
+        acc = tl.zeros((BT, BR) if WIDE else (BR, BT), dtype=tl.float32)
         for step in range(i_split * STEPS, (i_split + 1) * STEPS):
             i_h = (step * BH + tl.arange(0, BH))[None, :]
             b_a = tl.load((a + o_a)[:, None] + i_h, mask=m_row[:, None] & (i_h < H), other=0.0)
@@ -84,7 +85,10 @@ def lora_shrink_kernel(
             if UPCAST:
                 b_a = b_a.to(tl.float32)
                 b_x = b_x.to(tl.float32)
-            acc = tl.dot(b_a, tl.trans(b_x), acc, input_precision="ieee")
+            if WIDE:
+                acc = tl.dot(b_x, tl.trans(b_a), acc, input_precision="ieee")
+            else:
+                acc = tl.dot(b_a, tl.trans(b_x), acc, input_precision="ieee")
         p_h = h + i_split * plane + ((token * NS + i_slice) * max_rank)[:, None] + row[None, :]
-        out = tl.trans(acc * scale[:, None])
+        out = (acc if WIDE else tl.trans(acc)) * scale[None, :]
         tl.store(p_h, out.to(h.dtype.element_ty), mask=slot[:, None] == owner[None, :])

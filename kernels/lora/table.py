@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 # Up to here a step is decode-shaped.
 MAX_DECODE_TOKENS = 256
+# Tokens in a tile from which they go on the tensor cores' first side, which is 64 long.
+WIDE_TOKENS = 64
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,13 @@ def shrink_blocks(num_tokens: int, hidden: int, itemsize: int) -> ShrinkBlocks:
     if itemsize == 4:
         return ShrinkBlocks(32, 32, max(1, min(8, hidden // 256)), 132)
     if num_tokens <= MAX_DECODE_TOKENS:
-        return ShrinkBlocks(64, 128, max(1, min(16, hidden // 1024)), 264)
-    return ShrinkBlocks(64, 128, 1, 528)
+        return ShrinkBlocks(64, 128, max(1, min(32, hidden // 512)), 528)
+    return ShrinkBlocks(16, 128, 1, 528)
 
 
 def expand_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
     if itemsize == 4:
         return ExpandBlocks(32, 32)
     if num_tokens <= MAX_DECODE_TOKENS:
-        return ExpandBlocks(128, 64)
-    return ExpandBlocks(128, 64, num_stages=3)
+        return ExpandBlocks(128, 128)
+    return ExpandBlocks(128, 16)

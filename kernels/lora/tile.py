@@ -101,13 +101,20 @@ def shrunk_rows(
 
 
 @triton.jit
-def add_rows(acc, b_b, b_h, UPCAST: tl.constexpr):
-    """acc [BN, BT] fp32 += (b_h b_b)ᵀ in b_b's dtype."""
+def add_rows(acc, b_b, b_h, UPCAST: tl.constexpr, WIDE: tl.constexpr = False):
+    """acc fp32 += b_h b_b in b_b's dtype: [BT, BN] if WIDE, else its transpose [BN, BT].
+
+    A tensor core's step is at least 64 on its first side: columns there when tokens are few.
+    """
     b_h = b_h.to(b_b.dtype)
     if UPCAST:
         b_b = b_b.to(tl.float32)
         b_h = b_h.to(tl.float32)
-    return tl.dot(tl.trans(b_b), tl.trans(b_h), acc, input_precision="ieee")
+    if WIDE:
+        acc = tl.dot(b_h, b_b, acc, input_precision="ieee")
+    else:
+        acc = tl.dot(tl.trans(b_b), tl.trans(b_h), acc, input_precision="ieee")
+    return acc
 
 
 @triton.jit
@@ -135,8 +142,9 @@ def add_delta(
     SPLIT: tl.constexpr,
     DTYPE: tl.constexpr,
     UPCAST: tl.constexpr,
+    WIDE: tl.constexpr = False,
 ):
-    """acc [BN, BT] fp32 += Σ B[row, i_n] h[token, row] over the tile's rows from first_row on.
+    """acc (as in add_rows) += Σ B[row, i_n] h[token, row] over the tile's rows from first_row on.
 
     i_n [BN]: columns of B, all in slice i_slice.
     """
@@ -157,5 +165,5 @@ def add_delta(
             DTYPE,
         )
         b_h = shrunk_rows(h, token, slot, owner, row, i_slice, plane, max_rank, NS, SPLIT)
-        acc = add_rows(acc, b_b, b_h, UPCAST)
+        acc = add_rows(acc, b_b, b_h, UPCAST, WIDE)
     return acc
