@@ -17,13 +17,11 @@ from pathlib import Path
 
 import torch
 
-from kernels.bench import grid, lora, report
+from kernels.bench import gate, grid, lora, report
 from kernels.bench.arguments import OPS, parser
 from kernels.bench.cases import POINTS
 from kernels.bench.cases import grid as grid_points
 from kernels.bench.measure import prepare
-
-GATE = "-m pytest tests/kernels -q -m gpu -c /dev/null --rootdir=. --confcutdir=tests/kernels"
 
 Lines = Iterator[dict[str, object]]
 
@@ -35,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     if not torch.cuda.is_available():
         print("kernels.bench: needs a CUDA device", file=sys.stderr)
         return 2
-    if options.gate and not _gate():
+    if options.gate and not gate.run():
         print("kernels.bench: the GPU tests fail; nothing was timed", file=sys.stderr)
         return 1
     try:
@@ -58,7 +56,8 @@ def _lines(op: str, options: argparse.Namespace) -> Lines:
 
 def _table_a(options: argparse.Namespace) -> Lines:
     pairs = options.points or POINTS
-    backends = prepare(lora.points(pairs), options.peers, options.backends)
+    backends, line = prepare(lora.points(pairs), options.peers, options.backends, in_fp8=True)
+    yield line
     yield from lora.run(pairs, backends)
 
 
@@ -66,7 +65,7 @@ def _grid(options: argparse.Namespace) -> Lines:
     wanted, done = options.points, set[object]()
     if options.results and Path(options.results).is_file():
         lines = report.read([options.results])
-        done = {grid.key(line) for line in lines if line["commit"] == _commit()}
+        done = {grid.key(line) for line in lines if line["commit"] == (options.commit or _commit())}
     todo = [
         point
         for point in grid_points(options.ranks)
@@ -74,12 +73,13 @@ def _grid(options: argparse.Namespace) -> Lines:
         and (not wanted or (point.num_tokens, point.num_adapters) in wanted)
     ]
     if todo:
-        backends = prepare(todo, options.peers, options.backends)
+        backends, line = prepare(todo, options.peers, options.backends)
+        yield line
         yield from grid.run(todo, backends, time.monotonic() + options.budget)
 
 
 def _write(lines: Lines, options: argparse.Namespace) -> None:
-    common = _environment() | {"gate": options.gate}
+    common = _environment(options.commit) | {"gate": options.gate}
     for line in lines:
         text = json.dumps(line | common | {"date": _now()})
         if options.results:
@@ -89,18 +89,14 @@ def _write(lines: Lines, options: argparse.Namespace) -> None:
             print(text, flush=True)
 
 
-def _gate() -> bool:
-    command = [sys.executable, *GATE.split(), "-p", "no:cacheprovider"]
-    return subprocess.run(command, stdout=sys.stderr).returncode == 0
-
-
-def _environment() -> dict[str, object]:
+def _environment(commit: str | None) -> dict[str, object]:
+    """commit: where the tree came from, if it was copied without its history."""
     return {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "triton": importlib.metadata.version("triton"),
-        "commit": _commit(),
-        "modified": bool(_git("status", "--porcelain", "--", "kernels")),
+        "commit": commit or _commit(),
+        "modified": None if commit else bool(_git("status", "--porcelain", "--", "kernels")),
     }
 
 

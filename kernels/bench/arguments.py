@@ -36,6 +36,8 @@ def parser(description: str | None) -> Parser:
     budget = "the grid starts no point later than so many seconds after its first; "
     budget += "a later call with the same --results goes on"
     parser.add_argument("--budget", type=float, default=float("inf"), metavar="S", help=budget)
+    commit = "the commit that the tree was copied from, where git does not know it"
+    parser.add_argument("--commit", metavar="HASH", help=commit)
     gate = 'do not run the tests first; the lines then say "gate": false'
     parser.add_argument("--no-gate", dest="gate", action="store_false", help=gate)
     return parser

@@ -17,13 +17,15 @@ import torch
 
 from kernels.bench.cases import MAX_PAIRS, Case, paged, reference
 from kernels.bench.timing import Call
-from kernels.lora import ActivePages, add_lora, lora_linear
+from kernels.lora import ActivePages, LoraBatch, LoraWeights, add_lora, lora_linear
+from kernels.lora.fp8 import quantize_rows
 
-OURS = "ours"
+OURS, OURS_FP8 = "ours", "ours_fp8"
 LOADER = "bench/kernels_peer.py"
 PEERS = ("vllm0.33", "sgl_csgmv", "sgl_v2")
-# Of bf16 results whose hidden part is rounded to bf16 too: 2.6e-3 was seen of every peer.
-MAX_ERROR = 2e-2
+# Of bf16 results whose hidden part is rounded to bf16 too: 2.6e-3 was seen of every peer. A value
+# in e4m3 is off by up to 1/16 of itself.
+MAX_ERROR, MAX_FP8_ERROR = 2e-2, 6e-2
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,16 @@ class Work:
 Backend = Callable[[Case, torch.Tensor], Work]
 
 
-def load(peers_dir: str | None, names: tuple[str, ...] = PEERS) -> dict[str, Backend]:
-    """Ours, and the named peers if a folder is given. ValueError: a peer cannot be loaded."""
+def load(
+    peers_dir: str | None, names: tuple[str, ...] = PEERS, *, in_fp8: bool = False
+) -> dict[str, Backend]:
+    """Ours, with its rows in fp8 too if asked, and the named peers if a folder is given.
+
+    ValueError: a peer cannot be loaded.
+    """
     backends: dict[str, Backend] = {OURS: ours}
+    if in_fp8:
+        backends[OURS_FP8] = ours_fp8
     if peers_dir is not None:
         backends |= _peers(Path(peers_dir), names)
     return backends
@@ -48,16 +57,34 @@ def load(peers_dir: str | None, names: tuple[str, ...] = PEERS) -> dict[str, Bac
 
 def ours(case: Case, base: torch.Tensor) -> Work:
     pool = paged(case)
-    batch = ActivePages(pool.weights).bind(pool.batch, {})
+    return _ours(case, base, list(pool.weights), pool.batch)
+
+
+def ours_fp8(case: Case, base: torch.Tensor) -> Work:
+    """The same adapters with their rows stored in fp8."""
+    pool = paged(case)
+    return _ours(case, base, [to_fp8(weights) for weights in pool.weights], pool.batch)
+
+
+def _ours(case: Case, base: torch.Tensor, weights: list[LoraWeights], batch: LoraBatch) -> Work:
+    batch = ActivePages(weights).bind(batch, {})
     sets = range(case.num_sets)
-    alone: list[Call] = [
-        partial(add_lora, case.y[i], case.x[i], pool.weights[i], batch) for i in sets
-    ]
+    alone: list[Call] = [partial(add_lora, case.y[i], case.x[i], weights[i], batch) for i in sets]
     pair: list[Call] = [
-        partial(lora_linear, case.x[i], base[i % len(base)], pool.weights[i], batch)
+        partial(lora_linear, case.x[i], base[i % len(base)], weights[i], batch)
         for i in sets[:MAX_PAIRS]
     ]
     return Work(alone, pair)
+
+
+def to_fp8(weights: LoraWeights) -> LoraWeights:
+    a, scale_a = quantize_rows(weights.a)
+    parts = torch.split_with_sizes(weights.b, weights.slice_sizes, dim=2)
+    quantized = [quantize_rows(part) for part in parts]
+    # torch concatenates no fp8: its bytes stand for it.
+    b = torch.cat([part.view(torch.uint8) for part, _ in quantized], dim=2).view(a.dtype)
+    scales = scale_a * torch.stack([scale for _, scale in quantized], dim=1)
+    return LoraWeights(a, b, weights.slice_sizes, weights.column, row_scales=scales)
 
 
 def base_calls(case: Case, base: torch.Tensor) -> list[Call]:

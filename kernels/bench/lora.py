@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from kernels.bench.backends import OURS, Backend
+from kernels.bench.backends import OURS, OURS_FP8, Backend
 from kernels.bench.cases import LAYER, Point, floor_bytes
 from kernels.bench.measure import Measured, best_peer, measure
 from kernels.bench.timing import graph_us, read_bytes_per_us
@@ -27,7 +27,7 @@ def points(pairs: Pairs) -> list[Point]:
 
 
 def run(pairs: Pairs, backends: Mapping[str, Backend]) -> Iterator[dict[str, object]]:
-    """One line a (tokens, distinct adapters) pair."""
+    """One line a (tokens, distinct adapters) pair. backends: with ours in fp8 among them."""
     for num_tokens, num_adapters in pairs:
         each = [measure(p, backends, NUM_ROUNDS) for p in points(((num_tokens, num_adapters),))]
         plan_us = _plan_us(num_tokens, num_adapters)
@@ -60,8 +60,9 @@ def _line(num_tokens: int, num_adapters: int, each: list[Measured]) -> dict[str,
         "peers": {
             name: {"gain_us": round(gain[name], 2), "alone_us": round(alone[name], 2)}
             for name in gain
-            if name != OURS
+            if name not in (OURS, OURS_FP8)
         },
+        "fp8": {"gain_us": round(gain[OURS_FP8], 2), "alone_us": round(alone[OURS_FP8], 2)},
         "projections": {
             name: {"gain_us": round(m.gain[OURS], 2), "alone_us": round(m.alone[OURS], 2)}
             for name, m in zip(LAYER, each, strict=True)

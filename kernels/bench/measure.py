@@ -12,7 +12,16 @@ from functools import cache, partial
 
 import torch
 
-from kernels.bench.backends import MAX_ERROR, OURS, Backend, base_calls, errors, load
+from kernels.bench.backends import (
+    MAX_ERROR,
+    MAX_FP8_ERROR,
+    OURS,
+    OURS_FP8,
+    Backend,
+    base_calls,
+    errors,
+    load,
+)
 from kernels.bench.cases import Point, base_weights, make_case
 from kernels.bench.timing import Call, rounds_us, spread
 
@@ -54,45 +63,53 @@ def _long(calls: list[Call], least: int) -> list[Call]:
 
 
 def prepare(
-    todo: Sequence[Point], peers_dir: str | None, names: tuple[str, ...]
-) -> dict[str, Backend]:
-    """Compiles for the points, loads, checks. ValueError: a result is not right."""
+    todo: Sequence[Point], peers_dir: str | None, names: tuple[str, ...], *, in_fp8: bool = False
+) -> tuple[dict[str, Backend], dict[str, object]]:
+    """Compiles for the points, loads, checks; with the line of the errors. ValueError: too large.
+
+    in_fp8: with ours on rows in fp8 among the backends.
+    """
     started = time.monotonic()
-    compile_all(todo, peers_dir, names)
-    _tell(f"compiled for {len(todo)} points in {time.monotonic() - started:.0f} s")
-    backends = load(peers_dir, names)
+    compile_all(todo, peers_dir, names, in_fp8=in_fp8)
+    print(
+        f"kernels.bench: compiled for {len(todo)} points in {time.monotonic() - started:.0f} s",
+        file=sys.stderr,
+        flush=True,
+    )
+    backends = load(peers_dir, names, in_fp8=in_fp8)
     # The widest mix of each shape.
     shapes = {(p.projection, p.rank, p.is_decode): p for p in todo}
-    for name, (alone, pair) in check(list(shapes.values()), backends).items():
-        _tell(f"error of {name}: {alone:.1e} alone, {pair:.1e} with the base")
-    return backends
+    worst = check(list(shapes.values()), backends)
+    line = {"op": "lora", "table": "error", "dtype": "bfloat16", "shapes": len(shapes)}
+    return backends, line | {"alone_and_pair": worst}
 
 
-def check(
-    points: Sequence[Point], backends: Mapping[str, Backend]
-) -> dict[str, tuple[float, float]]:
-    """The largest error of each backend over the points. ValueError: one is not right."""
-    worst = dict.fromkeys(backends, (0.0, 0.0))
+def check(points: Sequence[Point], backends: Mapping[str, Backend]) -> dict[str, list[float]]:
+    """The largest error of each backend, alone and in a pair. ValueError: one is not right."""
+    worst = {name: [0.0, 0.0] for name in backends}
     for point in points:
         for name, backend in backends.items():
             found = errors(backend, make_case(point, sets=1), base_weights(point.group))
-            if not max(found) <= MAX_ERROR:
-                raise ValueError(f"{name}, {point}: expected an error ≤ {MAX_ERROR}, got {found}")
-            worst[name] = (max(worst[name][0], found[0]), max(worst[name][1], found[1]))
+            limit = MAX_FP8_ERROR if name == OURS_FP8 else MAX_ERROR
+            if not max(found) <= limit:
+                raise ValueError(f"{name}, {point}: expected an error ≤ {limit}, got {found}")
+            worst[name] = [round(max(pair), 5) for pair in zip(worst[name], found, strict=True)]
     return worst
 
 
-def compile_all(points: Sequence[Point], peers_dir: str | None, names: tuple[str, ...]) -> None:
+def compile_all(
+    points: Sequence[Point], peers_dir: str | None, names: tuple[str, ...], *, in_fp8: bool
+) -> None:
     """Runs every backend once at every point, in many processes: Triton's cache is then full."""
     num_processes = min(len(points), max(1, (os.cpu_count() or 1) - 1))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(num_processes, context) as executor:
-        list(executor.map(partial(_compile, peers_dir, names), points))
+        list(executor.map(partial(_compile, peers_dir, names, in_fp8), points))
 
 
-def _compile(peers_dir: str | None, names: tuple[str, ...], point: Point) -> None:
+def _compile(peers_dir: str | None, names: tuple[str, ...], in_fp8: bool, point: Point) -> None:
     case, base = make_case(point, sets=1), base_weights(point.group)
-    for backend in _backends(peers_dir, names).values():
+    for backend in _backends(peers_dir, names, in_fp8).values():
         work = backend(case, base)
         work.alone[0]()
         work.pair[0]()
@@ -101,19 +118,15 @@ def _compile(peers_dir: str | None, names: tuple[str, ...], point: Point) -> Non
 
 
 @cache
-def _backends(peers_dir: str | None, names: tuple[str, ...]) -> dict[str, Backend]:
-    return load(peers_dir, names)
+def _backends(peers_dir: str | None, names: tuple[str, ...], in_fp8: bool) -> dict[str, Backend]:
+    return load(peers_dir, names, in_fp8=in_fp8)
 
 
 def best_peer(figures: Mapping[str, float]) -> tuple[str, float] | None:
     """The fastest of them that is not ours."""
-    peers = {name: us for name, us in figures.items() if name != OURS}
+    peers = {name: us for name, us in figures.items() if name not in (OURS, OURS_FP8)}
     return min(peers.items(), key=lambda item: item[1]) if peers else None
 
 
 def median_difference(times: Sequence[float], base: Sequence[float]) -> float:
     return statistics.median(a - b for a, b in zip(times, base, strict=True))
-
-
-def _tell(text: str) -> None:
-    print(f"kernels.bench: {text}", file=sys.stderr, flush=True)

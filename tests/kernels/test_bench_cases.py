@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.bench import cases
-from kernels.bench.backends import errors, peer_view, peer_work
+from kernels.bench.backends import MAX_FP8_ERROR, errors, peer_view, peer_work, to_fp8
 from kernels.bench.cases import LAYER, Case, Point, floor_bytes, make_case, paged, reference
 from kernels.bench.workloads import Group
 from kernels.lora import add_lora
@@ -25,6 +25,15 @@ def test_the_pages_hold_the_same_adapters(rank: int) -> None:
         y = torch.zeros_like(case.y[i])
         add_lora(y, case.x[i], weights, pool.batch)
         torch.testing.assert_close(y, reference(case, i), rtol=1e-5, atol=1e-5)
+
+
+def test_rows_in_fp8_are_the_same_adapters() -> None:
+    case = small_case()
+    pool = paged(case)
+    y = torch.zeros_like(case.y[0])
+    add_lora(y, case.x[0], to_fp8(pool.weights[0]), pool.batch)
+    want = reference(case)
+    assert 1e-3 < float((y - want).norm() / want.norm()) < MAX_FP8_ERROR
 
 
 def test_floor_counts_each_byte_once() -> None:
