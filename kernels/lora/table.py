@@ -41,7 +41,7 @@ def shrink_blocks(num_tokens: int, hidden: int, itemsize: int) -> ShrinkBlocks:
     if itemsize == 4:
         return ShrinkBlocks(32, 32, max(1, min(8, hidden // 256)), 132)
     if num_tokens <= MAX_DECODE_TOKENS:
-        return ShrinkBlocks(64, 128, max(1, min(32, hidden // 512)), 528)
+        return ShrinkBlocks(64, 128, max(1, min(16, hidden // 512)), 528)
     return ShrinkBlocks(16, 128, 1, 528)
 
 
