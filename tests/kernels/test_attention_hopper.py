@@ -1,5 +1,7 @@
 """The Gluon kernels of attention: no interpreter runs them, so they are held on the GPU alone."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -14,12 +16,14 @@ pytestmark = [
 ]
 BF16, FP16 = Target("cuda", torch.bfloat16), Target("cuda", torch.float16)
 
+# Few, because each is compiled: every group size and head dim, blocks from the smallest on.
 SHAPES = [
     pytest.param(BF16, 128, 16, (8, 2), id="gpu-bf16-128-16-group4"),
-    pytest.param(FP16, 128, 64, (4, 4), id="gpu-fp16-128-64-group1"),
-    pytest.param(BF16, 64, 32, (16, 2), id="gpu-bf16-64-32-group8"),
-    pytest.param(BF16, 128, 256, (2, 1), id="gpu-bf16-128-256-group2"),
+    pytest.param(FP16, 64, 64, (8, 1), id="gpu-fp16-64-64-group8"),
+    pytest.param(BF16, 128, 256, (2, 2), id="gpu-bf16-128-256-group1"),
 ]
+# A compiled one, for what does not depend on the shape.
+USUAL: dict[str, Any] = {"head_dim": 128, "block_size": 16, "heads": (8, 2)}
 
 
 def run_prefill(step: Step) -> torch.Tensor:
@@ -55,16 +59,17 @@ def test_prefill_equals_position_by_position(
     assert_close(run_prefill(step), naive(step), target.dtype)
 
 
-@pytest.mark.parametrize("length", range(1, 20))
-def test_a_prompt_of_any_length(length: int) -> None:
-    step = make_step(((length, length),), 0, BF16, head_dim=64, block_size=16, heads=(4, 1))
-    assert_close(run_prefill(step), naive(step), torch.bfloat16)
+def test_prompts_of_any_length() -> None:
+    """A sequence's last block holds 1 to 16 positions, and NaN behind them."""
+    for length in range(1, 20):
+        step = make_step(((length, length),), 0, BF16, **USUAL)
+        assert_close(run_prefill(step), naive(step), torch.bfloat16)
 
 
 def test_more_tiles_than_processors() -> None:
-    """Every program takes several, dealt to and fro, of sequences of unlike lengths."""
+    """Every program draws several, of sequences of unlike lengths."""
     sequences = tuple((60 + 37 * i, 75 + 41 * i) for i in range(12))
-    step = make_step(sequences, 0, BF16, head_dim=64, block_size=16, heads=(16, 4))
+    step = make_step(sequences, 0, BF16, **USUAL)
     assert_close(run_prefill(step), naive(step), torch.bfloat16)
 
 
@@ -83,7 +88,7 @@ def test_decode_equals_position_by_position(
 
 def test_neighbours_of_a_decode_change_no_bits() -> None:
     sequences = ((1, 700), (1, 90), (1, 170))
-    step = make_step(sequences, 3, BF16, head_dim=128, block_size=16, heads=(8, 2))
+    step = make_step(sequences, 3, BF16, **USUAL)
     alone = run_decode(step)[0]
     step.context_lens[1:] = torch.tensor([3, 0], dtype=torch.int32)
     step.block_tables[2] = -1
@@ -94,13 +99,13 @@ def test_neighbours_of_a_decode_change_no_bits() -> None:
 
 def test_a_step_of_decodes_and_chunks() -> None:
     sequences = ((1, 530), (1, 18), (1, 1), (50, 50), (17, 200))
-    step = make_step(sequences, 3, BF16, head_dim=128, block_size=16, heads=(8, 2))
+    step = make_step(sequences, 3, BF16, **USUAL)
     assert_close(step.run(), naive(step), torch.bfloat16)
 
 
 def test_one_captured_graph_serves_any_lengths() -> None:
     sequences = ((1, 3000),) * 3
-    step = make_step(sequences, 3, BF16, head_dim=128, block_size=16, heads=(8, 2))
+    step = make_step(sequences, 3, BF16, **USUAL)
     step.run()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -45,15 +45,15 @@ def test_equals_position_by_position(name: str, target: Target) -> None:
     assert_close(step.run(triton_attention), naive(step), target.dtype)
 
 
-@pytest.mark.parametrize("head_dim", [64, 96, 128])
-@pytest.mark.parametrize("block_size", [16, 32])
+# Few, because each is compiled, of every dtype.
+@pytest.mark.parametrize(("head_dim", "block_size"), [(64, 16), (96, 32), (128, 16)])
 def test_head_dims_and_block_sizes(head_dim: int, block_size: int, target: Target) -> None:
     sequences = ((1, 65), (1, 16), (40, 40), (3, 70))
     step = make_step(sequences, 2, target, head_dim=head_dim, block_size=block_size)
     assert_close(step.run(triton_attention), naive(step), target.dtype)
 
 
-@pytest.mark.parametrize("heads", [(1, 1), (4, 4), (7, 1), (32, 1)], ids=str)
+@pytest.mark.parametrize("heads", [(2, 2), (32, 1)], ids=str)
 def test_query_heads_of_a_key_head(heads: tuple[int, int], target: Target) -> None:
     step = make_step(((1, 33), (9, 20)), 1, target, heads=heads)
     assert_close(step.run(triton_attention), naive(step), target.dtype)

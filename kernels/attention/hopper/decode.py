@@ -36,7 +36,7 @@ gdc_launch_dependents = tl.extra.cuda.gdc_launch_dependents
     do_not_specialize=["num_seqs", "max_positions", "stride_table"],
     do_not_specialize_on_alignment=["block_tables", "context_lens"],
 )
-def decode_kernel(
+def hopper_decode_kernel(
     # read
     q_desc,
     k_desc,
@@ -166,7 +166,7 @@ def decode(
     piece = [min(block_size, tile.block_n), 64]
     caches = [cache.view(-1, num_kv_heads * head_dim) for cache in (k_cache, v_cache)]
     q_layout = gl.NVMMASharedLayout(128, 16, 3)
-    decode_kernel[(min(programs, num_parts),)](
+    hopper_decode_kernel[(min(programs, num_parts),)](
         TensorDescriptor(q, list(q.shape), list(q.stride()), [1, rows, 64], q_layout),
         *(TensorDescriptor.from_tensor(cache, piece, flat) for cache in caches),
         block_tables,

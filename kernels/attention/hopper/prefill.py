@@ -21,7 +21,7 @@ from kernels.launch import launch_options
 ROWS = 64
 BLOCK_N = 128
 NUM_STAGES = 2
-QUERY_STAGES = gl.constexpr(2)
+QUERY_STAGES = gl.constexpr(1)
 gdc_wait = tl.extra.cuda.gdc_wait
 gdc_launch_dependents = tl.extra.cuda.gdc_launch_dependents
 # Registers of a thread: of the second consumer and of the copying warp; the first has the rest.
@@ -33,7 +33,7 @@ NUM_REGISTERS = (232, 40)
     do_not_specialize=["total", "stride_table"],
     do_not_specialize_on_alignment=["block_tables", "query_start", "context_lens"],
 )
-def prefill_kernel(
+def hopper_prefill_kernel(
     # read
     q_desc,
     k_desc,
@@ -180,7 +180,7 @@ def prefill(
     q_block, q_layout = [ROWS // group, group, 64], gl.NVMMASharedLayout(128, 16, 3)
     num_tiles = sum(triton.cdiv(count * group, 2 * ROWS) for count in num_queries)
     total = num_tiles * num_kv_heads
-    prefill_kernel[(min(total, num_processors(q.device)),)](
+    hopper_prefill_kernel[(min(total, num_processors(q.device)),)](
         TensorDescriptor(q, list(q.shape), list(q.stride()), q_block, q_layout),
         *(TensorDescriptor.from_tensor(x, [piece, 64], flat) for x in rows),
         block_tables,
