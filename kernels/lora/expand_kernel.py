@@ -68,6 +68,21 @@ def lora_expand_kernel(
         FIRST,
         y.dtype.element_ty,
     )
+    b_next, owner_next, row_next = rows_of_b(
+        b,
+        entries,
+        i_tile,
+        FIRST,
+        i_n,
+        m_n,
+        num_rows,
+        capacity,
+        stride_b_page,
+        stride_b_row,
+        PR,
+        BR,
+        y.dtype.element_ty,
+    )
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
@@ -83,6 +98,9 @@ def lora_expand_kernel(
     acc = add_rows(acc, b_b, b_h, UPCAST, WIDE)
     acc = add_delta(
         acc,
+        b_next,
+        owner_next,
+        row_next,
         FIRST,
         h,
         b,

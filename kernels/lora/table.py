@@ -49,5 +49,5 @@ def expand_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
     if itemsize == 4:
         return ExpandBlocks(32, 32)
     if num_tokens <= MAX_DECODE_TOKENS:
-        return ExpandBlocks(128, 128)
+        return ExpandBlocks(64, 128)
     return ExpandBlocks(128, 16)

@@ -120,6 +120,9 @@ def add_rows(acc, b_b, b_h, UPCAST: tl.constexpr, WIDE: tl.constexpr = False):
 @triton.jit
 def add_delta(
     acc,
+    b_next,
+    owner_next,
+    row_next,
     first_row,
     h,
     b,
@@ -146,14 +149,16 @@ def add_delta(
 ):
     """acc (as in add_rows) += Σ B[row, i_n] h[token, row] over the tile's rows from first_row on.
 
-    i_n [BN]: columns of B, all in slice i_slice.
+    i_n [BN]: columns of B, all in slice i_slice. The next three: rows_of_b of the BR rows from
+    first_row, on their way already; so is each later block while the one before it is multiplied.
     """
     for block_row in range(first_row, num_rows, BR):
-        b_b, owner, row = rows_of_b(
+        b_b, owner, row = b_next, owner_next, row_next
+        b_next, owner_next, row_next = rows_of_b(
             b,
             entries,
             i_tile,
-            block_row,
+            block_row + BR,
             i_n,
             m_n,
             num_rows,
