@@ -16,7 +16,7 @@ pytestmark = [
 ]
 BF16, FP16 = Target("cuda", torch.bfloat16), Target("cuda", torch.float16)
 
-# Few, because each is compiled: every group size and head dim, blocks from the smallest on.
+# Few, because each is compiled: both head dims, groups and blocks from the smallest to the largest.
 SHAPES = [
     pytest.param(BF16, 128, 16, (8, 2), id="gpu-bf16-128-16-group4"),
     pytest.param(FP16, 64, 64, (8, 1), id="gpu-fp16-64-64-group8"),
