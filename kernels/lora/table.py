@@ -42,7 +42,9 @@ def shrink_blocks(num_tokens: int, hidden: int, itemsize: int) -> ShrinkBlocks:
         return ShrinkBlocks(32, 32, max(1, min(8, hidden // 256)), 132)
     if num_tokens <= MAX_DECODE_TOKENS:
         return ShrinkBlocks(64, 128, max(1, min(16, hidden // 512)), 528)
-    return ShrinkBlocks(16, 128, 1, 528)
+    # Shares of H while there are few tiles: each holds a row of every token, so not for many.
+    most = max(1, 264 // -(-num_tokens // WIDE_TOKENS))
+    return ShrinkBlocks(16, 128, max(1, min(hidden // 1024, most)), 528)
 
 
 def expand_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
