@@ -102,7 +102,7 @@ def _silu(num_tokens: int) -> Work:
     gate_up = _random(num_tokens, 2 * INNER)
     return Work(
         lambda: silu_mul(gate_up),
-        lambda: activation_reference.silu_mul(gate_up),
+        lambda: activation_reference.silu_mul(gate_up, gate_up.dtype),
         2 * 3 * num_tokens * INNER,
     )
 

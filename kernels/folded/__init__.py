@@ -4,27 +4,25 @@ Each call equals expand, then its consumer, without the rounding between them. T
 that; a batch without adapters calls the consumer itself.
 """
 
-from dataclasses import dataclass
-
 import torch
 
 from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
 from kernels.folded import reference
+from kernels.folded.shrunk import Shrunk
 from kernels.lora import reference as lora_reference
 from kernels.lora.batch import LoraBatch, LoraWeights, TilePlan
+from kernels.lora.table import MAX_DECODE_TOKENS
 from kernels.rope.checks import check_rope_kv_write
+from kernels.shares import check_shares
 
-
-@dataclass(frozen=True)
-class Shrunk:
-    """h = scale · A x of one group, on its way. What the folded ops read.
-
-    shares [P, T, NS, max_rank]: as kernels.lora's shrink returns it. listed [tiles, NS, tokens of
-    a tile, rows], on CUDA alone: the sum of the shares in the order of the plan's lists.
-    """
-
-    shares: torch.Tensor
-    listed: torch.Tensor | None
+__all__ = [
+    "Shrunk",
+    "expand_add_rms_norm",
+    "expand_rope_kv_write",
+    "expand_silu_mul",
+    "new_shrunk",
+    "shrink",
+]
 
 
 def new_shrunk(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> Shrunk:
@@ -37,6 +35,9 @@ def new_shrunk(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> Shrun
     from kernels.lora import kernel
 
     shares, plan = kernel.new_shares(x, weights, batch), _plan(weights, batch)
+    # A list in full for each tile of a long prefill would take hundreds of megabytes.
+    if x.shape[0] > MAX_DECODE_TOKENS:
+        return Shrunk(shares, None)
     return Shrunk(shares, rows_kernel.new_rows(shares, plan, weights.a.shape[2], x.dtype))
 
 
@@ -48,7 +49,7 @@ def shrink(
     May run beside the base matmul. dependent: as in kernels.launch; False for the first launch
     beside another stream's.
     """
-    if shrunk.listed is None:
+    if not x.is_cuda:
         shrunk.shares.copy_(lora_reference.shrink(x, weights, batch)[None])
         return
     from kernels.folded import rows_kernel
@@ -56,28 +57,35 @@ def shrink(
 
     plan = _plan(weights, batch)
     kernel.shrink(x, weights, batch, plan, shrunk.shares, dependent=dependent)
-    rows_kernel.list_rows(shrunk.shares, plan, weights.a.shape[2], shrunk.listed)
+    if shrunk.listed is not None:
+        rows_kernel.list_rows(shrunk.shares, plan, weights.a.shape[2], shrunk.listed)
 
 
 def expand_silu_mul(
-    gate_up: torch.Tensor, h: Shrunk, weights: LoraWeights, batch: LoraBatch
+    gate_up: torch.Tensor,
+    h: Shrunk,
+    weights: LoraWeights,
+    batch: LoraBatch,
+    dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Semantics: silu_mul(gate_up + h B), a new [T, I]; gate_up [T, 2·I] stays as it is.
+    """Semantics: silu_mul(gate_up + h B), a new [T, I] of dtype, gate_up's unless said otherwise.
 
-    h: this group's, shrunk of the projection's input.
+    gate_up [T, 2·I] or its shares [P, T, 2·I] (see kernels.shares), left as it is; h: this group's,
+    shrunk of the projection's input.
     """
-    _check_group(gate_up, h, weights, batch, num_slices=2)
+    dtype = dtype or gate_up.dtype
+    _check_group(gate_up, dtype, h, weights, batch, num_slices=2)
     expect(
         weights.slice_sizes[0] == weights.slice_sizes[1],
         "slice_sizes",
         "two of one width",
         weights.slice_sizes,
     )
-    if h.listed is None:
-        return reference.expand_silu_mul(gate_up, h.shares, weights, batch)
+    if not gate_up.is_cuda:
+        return reference.expand_silu_mul(gate_up, h.shares, weights, batch, dtype)
     from kernels.folded import silu_kernel
 
-    return silu_kernel.expand_silu_mul(gate_up, h.listed, weights, _plan(weights, batch))
+    return silu_kernel.expand_silu_mul(gate_up, h, weights, _plan(weights, batch), dtype)
 
 
 def expand_rope_kv_write(
@@ -99,20 +107,20 @@ def expand_rope_kv_write(
 
     h: this group's, shrunk of the projection's input; qkv stays as it is.
     """
-    _check_group(qkv, h, weights, batch, num_slices=3)
+    _check_group(qkv, k_cache.dtype, h, weights, batch, num_slices=3)
     check_rope_kv_write(qkv, cos, sin, k_cache, v_cache, places, q_norm, k_norm)
     num_kv_heads, head_dim = k_cache.shape[2:]
     expect(2 * cos.shape[1] == head_dim, "rotary size", head_dim, 2 * cos.shape[1])
     kv_size = num_kv_heads * head_dim
-    sizes = (qkv.shape[1] - 2 * kv_size, kv_size, kv_size)
+    sizes = (qkv.shape[-1] - 2 * kv_size, kv_size, kv_size)
     expect(weights.slice_sizes == sizes, "slice_sizes", sizes, weights.slice_sizes)
     arguments = (cos, sin, k_cache, v_cache, places, q_norm, k_norm, eps)
-    if h.listed is None:
+    if not qkv.is_cuda:
         return reference.expand_rope_kv_write(qkv, h.shares, weights, batch, *arguments)
     from kernels.folded import rope_kernel
 
     plan = _plan(weights, batch)
-    return rope_kernel.expand_rope_kv_write(qkv, h.listed, weights, plan, *arguments)
+    return rope_kernel.expand_rope_kv_write(qkv, h, weights, plan, *arguments)
 
 
 def expand_add_rms_norm(
@@ -126,22 +134,23 @@ def expand_add_rms_norm(
 ) -> torch.Tensor:
     """Semantics: residual += x + h B, in place; returns rms_norm(residual), a new [T, H].
 
-    x, residual [T, H]; h: this group's, shrunk of the projection's input;
+    residual [T, H]; x so, or its shares [P, T, H]; h: this group's, shrunk of what x was made of;
     weight [H] of the norm. x stays as it is.
     """
-    _check_group(x, h, weights, batch, num_slices=1)
-    expect_shape("residual", residual, tuple(x.shape))
-    expect_shape("weight", weight, (x.shape[1],))
+    expect_dtype("residual", residual, *FLOATS)
+    _check_group(x, residual.dtype, h, weights, batch, num_slices=1)
+    expect_shape("residual", residual, tuple(x.shape[-2:]))
+    expect_shape("weight", weight, (x.shape[-1],))
+    expect_dtype("weight", weight, residual.dtype)
     for name, tensor in (("residual", residual), ("weight", weight)):
-        expect_dtype(name, tensor, x.dtype)
         expect_device(name, tensor, x.device)
         expect(tensor.stride(-1) == 1, f"{name}'s last stride", 1, tensor.stride(-1))
-    if h.listed is None:
+    if not x.is_cuda:
         return reference.expand_add_rms_norm(x, residual, h.shares, weights, batch, weight, eps)
     from kernels.folded import norm_kernel
 
     plan = _plan(weights, batch)
-    return norm_kernel.expand_add_rms_norm(x, residual, h.listed, weights, plan, weight, eps)
+    return norm_kernel.expand_add_rms_norm(x, residual, h, weights, plan, weight, eps)
 
 
 def _plan(weights: LoraWeights, batch: LoraBatch) -> TilePlan:
@@ -152,14 +161,21 @@ def _plan(weights: LoraWeights, batch: LoraBatch) -> TilePlan:
 
 
 def _check_group(
-    y: torch.Tensor, h: Shrunk, weights: LoraWeights, batch: LoraBatch, num_slices: int
+    y: torch.Tensor,
+    dtype: torch.dtype,
+    h: Shrunk,
+    weights: LoraWeights,
+    batch: LoraBatch,
+    num_slices: int,
 ) -> None:
+    """y: the base projection's output or its shares; dtype: what it is without shares."""
     expect(len(weights.slice_sizes) == num_slices, "slices", num_slices, len(weights.slice_sizes))
-    expect_shape("y", y, (batch.token_slot.shape[0], weights.b.shape[2]))
+    check_shares("y", y, dtype)
     # Rows in fp8 serve any float dtype, others their own.
-    expect_dtype("y", y, *(FLOATS if weights.row_scales is not None else (weights.b.dtype,)))
+    rows = FLOATS if weights.row_scales is not None else (weights.b.dtype,)
+    expect(dtype in rows, "y's dtype", " or ".join(map(str, rows)), dtype)
+    expect_shape("y", y, (*y.shape[:-2], batch.token_slot.shape[0], weights.b.shape[2]))
     expect_device("y", y, weights.b.device)
-    expect(y.stride(1) == 1, "y's last stride", 1, y.stride(1))
     max_rank = batch.page_table.shape[1] * weights.b.shape[1]
-    expect_shape("h", h.shares, ("P", y.shape[0], num_slices, max_rank))
+    expect_shape("h", h.shares, ("P", y.shape[-2], num_slices, max_rank))
     expect_device("h", h.shares, y.device)

@@ -11,17 +11,20 @@ import triton
 import triton.language as tl
 
 from kernels.folded.delta import FIRST, delta, rows_at
+from kernels.folded.shrunk import Shrunk
 from kernels.folded.table import Blocks, norm_blocks
 from kernels.launch import launch_options
 from kernels.lora.batch import LoraWeights, TilePlan
 from kernels.lora.tile import tile_tokens
+from kernels.shares import in_shares
+from kernels.shares_kernel import load_shares
 
 NORM_COLUMNS, NORM_WARPS = 1024, 4
 
 
 @triton.jit(do_not_specialize=["num_tokens", "capacity"])
 def expand_add_norm_kernel(
-    # read: [T, H], shrunk tokens [tiles, 1, BT, max_rows], rank rows
+    # read: [SHARES, T, H], shrunk tokens (see delta.py), rank rows
     x,
     h,
     b,
@@ -39,6 +42,7 @@ def expand_add_norm_kernel(
     capacity,
     max_rows,
     # strides
+    stride_share,
     stride_x,
     stride_residual,
     stride_b_page,
@@ -49,6 +53,9 @@ def expand_add_norm_kernel(
     BT: tl.constexpr,
     BN: tl.constexpr,
     BR: tl.constexpr,
+    LISTED: tl.constexpr,
+    SPLIT: tl.constexpr,
+    SHARES: tl.constexpr,
     UPCAST: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -58,8 +65,8 @@ def expand_add_norm_kernel(
     m_n = i_n < H
     # The plan and B were complete before the kernel before this one began (kernels/lora does so).
     num_rows = tl.load(num_pages + i_tile) * PR
-    token, m_t, _ = tile_tokens(order, slots, i_tile, num_tokens, BT)
-    b_f0, b_f1 = rows_at(
+    token, m_t, slot = tile_tokens(order, slots, i_tile, num_tokens, BT)
+    b_f0, b_f1, f_owner, f_row = rows_at(
         0,
         b,
         entries,
@@ -80,21 +87,26 @@ def expand_add_norm_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     m = m_t[:, None] & m_n[None, :]
     p_residual = residual + (token * stride_residual)[:, None] + i_n[None, :]
-    b_x = tl.load(x + (token * stride_x)[:, None] + i_n[None, :], mask=m, other=0.0)
+    b_x = load_shares(x + (token * stride_x)[:, None] + i_n[None, :], stride_share, m, SHARES)
     b_residual = tl.load(p_residual, mask=m, other=0.0)
     b_delta, _ = delta(
         b_f0,
         b_f1,
+        f_owner,
+        f_row,
         h,
         b,
         entries,
         i_tile,
+        token,
+        slot,
         0,
         0,
         i_n,
         i_n,
         m_n,
         num_rows,
+        num_tokens,
         capacity,
         max_rows,
         stride_b_page,
@@ -106,9 +118,12 @@ def expand_add_norm_kernel(
         BR,
         False,
         True,
+        LISTED,
+        SPLIT,
+        residual.dtype.element_ty,
         UPCAST,
     )
-    b_sum = b_residual.to(tl.float32) + (b_x.to(tl.float32) + b_delta)
+    b_sum = b_residual.to(tl.float32) + (b_x + b_delta)
     # What is normed is the sum as it is kept.
     b_sum = b_sum.to(residual.dtype.element_ty)
     tl.store(p_residual, b_sum, mask=m)
@@ -154,24 +169,25 @@ def norm_of_squares_kernel(
 def expand_add_rms_norm(
     x: torch.Tensor,
     residual: torch.Tensor,
-    h: torch.Tensor,
+    h: Shrunk,
     weights: LoraWeights,
     plan: TilePlan,
     weight: torch.Tensor,
     eps: float,
     blocks: Blocks | None = None,
 ) -> torch.Tensor:
-    """x, residual [T, H], rows adjacent inside; h as list_rows leaves it. In place and new."""
-    num_tokens, hidden = x.shape
-    y = x.new_empty((num_tokens, hidden))
+    """residual [T, H], x so or [P, T, H], rows adjacent inside. In place and new."""
+    x, rows = in_shares(x), h.rows
+    num_tokens, hidden = residual.shape
+    y = residual.new_empty((num_tokens, hidden))
     if not num_tokens:
         return y
-    chosen = blocks or norm_blocks(num_tokens, x.element_size())
+    chosen = blocks or norm_blocks(num_tokens, y.element_size())
     num_blocks, num_tiles = triton.cdiv(hidden, chosen.columns), plan.num_pages.shape[0]
     squares = x.new_empty((num_tokens, num_blocks), dtype=torch.float32)
     expand_add_norm_kernel[(num_tiles, num_blocks)](
         x,
-        h,
+        rows,
         weights.b,
         plan.order,
         plan.slots,
@@ -181,8 +197,9 @@ def expand_add_rms_norm(
         squares,
         num_tokens,
         plan.entries.shape[1],
-        h.shape[3],
+        rows.shape[3],
         x.stride(0),
+        x.stride(1),
         residual.stride(0),
         *weights.b.stride()[:2],
         H=hidden,
@@ -190,6 +207,9 @@ def expand_add_rms_norm(
         BT=plan.tokens_per_tile,
         BN=chosen.columns,
         BR=chosen.rows,
+        LISTED=h.listed is not None,
+        SPLIT=h.shares.shape[0],
+        SHARES=x.shape[0],
         UPCAST=not x.is_cuda,
         num_warps=chosen.num_warps,
         num_stages=chosen.num_stages,

@@ -7,12 +7,17 @@ from kernels.lora.batch import LoraBatch, LoraWeights
 from kernels.lora.reference import expand
 from kernels.norm.reference import add_rms_norm
 from kernels.rope.reference import rope_kv_write
+from kernels.shares import sum_shares
 
 
 def expand_silu_mul(
-    gate_up: torch.Tensor, h: torch.Tensor, weights: LoraWeights, batch: LoraBatch
+    gate_up: torch.Tensor,
+    h: torch.Tensor,
+    weights: LoraWeights,
+    batch: LoraBatch,
+    dtype: torch.dtype,
 ) -> torch.Tensor:
-    return silu_mul(_expanded(gate_up, h, weights, batch))
+    return silu_mul(_expanded(gate_up, h, weights, batch, dtype), dtype)
 
 
 def expand_rope_kv_write(
@@ -29,7 +34,7 @@ def expand_rope_kv_write(
     k_norm: torch.Tensor | None,
     eps: float,
 ) -> torch.Tensor:
-    qkv = _expanded(qkv, h, weights, batch)
+    qkv = _expanded(qkv, h, weights, batch, k_cache.dtype)
     return rope_kv_write(qkv, cos, sin, k_cache, v_cache, places, q_norm, k_norm, eps)
 
 
@@ -42,12 +47,17 @@ def expand_add_rms_norm(
     weight: torch.Tensor,
     eps: float,
 ) -> torch.Tensor:
-    return add_rms_norm(_expanded(x, h, weights, batch), residual, weight, eps)
+    return add_rms_norm(_expanded(x, h, weights, batch, residual.dtype), residual, weight, eps)
 
 
 def _expanded(
-    y: torch.Tensor, h: torch.Tensor, weights: LoraWeights, batch: LoraBatch
+    y: torch.Tensor,
+    h: torch.Tensor,
+    weights: LoraWeights,
+    batch: LoraBatch,
+    dtype: torch.dtype,
 ) -> torch.Tensor:
-    y = y.clone()
+    """y [T, N] or [P, T, N]; h [P, T, NS, max_rank]."""
+    y = sum_shares(y, dtype).clone()
     expand(h.float().sum(0), weights, batch, y)
     return y

@@ -6,15 +6,18 @@ import triton
 import triton.language as tl
 
 from kernels.folded.delta import FIRST, delta, rows_at
+from kernels.folded.shrunk import Shrunk
 from kernels.folded.table import Blocks, rope_blocks
 from kernels.launch import launch_options
 from kernels.lora.batch import LoraWeights, TilePlan
 from kernels.lora.tile import tile_tokens
+from kernels.shares import in_shares
+from kernels.shares_kernel import load_shares
 
 
 @triton.jit(do_not_specialize=["num_tokens", "num_places", "capacity"])
 def expand_rope_kv_write_kernel(
-    # read: [T, (HQ + 2·HKV)·D], shrunk tokens [tiles, 3, BT, max_rows], B
+    # read: [SHARES, T, (HQ + 2·HKV)·D], shrunk tokens (see delta.py), rank rows
     qkv,
     h,
     b,
@@ -39,6 +42,7 @@ def expand_rope_kv_write_kernel(
     capacity,
     max_rows,
     # strides
+    stride_share,
     stride_qkv,
     stride_cos,
     stride_sin,
@@ -55,6 +59,9 @@ def expand_rope_kv_write_kernel(
     BT: tl.constexpr,
     BN: tl.constexpr,
     BR: tl.constexpr,
+    LISTED: tl.constexpr,
+    SPLIT: tl.constexpr,
+    SHARES: tl.constexpr,
     UPCAST: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -67,8 +74,8 @@ def expand_rope_kv_write_kernel(
     i_n = i_head * D + i_half
     # The plan and B were complete before the kernel before this one began (kernels/lora does so).
     num_rows = tl.load(num_pages + i_tile) * PR
-    token, m_t, _ = tile_tokens(order, slots, i_tile, num_tokens, BT)
-    b_f0, b_f1 = rows_at(
+    token, m_t, slot = tile_tokens(order, slots, i_tile, num_tokens, BT)
+    b_f0, b_f1, f_owner, f_row = rows_at(
         0,
         b,
         entries,
@@ -91,23 +98,28 @@ def expand_rope_kv_write_kernel(
     place = tl.load(places + token, mask=m_t, other=-1)
     m = m_t[:, None] & m_half[None, :]
     p_low = qkv + (token * stride_qkv)[:, None] + i_n[None, :]
-    b_low = tl.load(p_low, mask=m, other=0.0)
-    b_high = tl.load(p_low + HALF, mask=m, other=0.0)
+    b_low = load_shares(p_low, stride_share, m, SHARES)
+    b_high = load_shares(p_low + HALF, stride_share, m, SHARES)
     b_cos = tl.load(cos + (token * stride_cos)[:, None] + i_half[None, :], mask=m, other=0.0)
     b_sin = tl.load(sin + (token * stride_sin)[:, None] + i_half[None, :], mask=m, other=0.0)
     d_low, d_high = delta(
         b_f0,
         b_f1,
+        f_owner,
+        f_row,
         h,
         b,
         entries,
         i_tile,
+        token,
+        slot,
         i_slice,
         i_slice,
         i_n,
         HALF + i_n,
         m_half,
         num_rows,
+        num_tokens,
         capacity,
         max_rows,
         stride_b_page,
@@ -119,10 +131,13 @@ def expand_rope_kv_write_kernel(
         BR,
         True,
         True,
+        LISTED,
+        SPLIT,
+        q.dtype.element_ty,
         UPCAST,
     )
-    b_low = b_low.to(tl.float32) + d_low
-    b_high = b_high.to(tl.float32) + d_high
+    b_low += d_low
+    b_high += d_high
     if i_slice < 2:
         if NORM:
             p_norm = q_norm
@@ -164,7 +179,7 @@ def _normed(b_low, b_high, p_norm, i_half, m_half, eps, like, D: tl.constexpr):
 
 def expand_rope_kv_write(
     qkv: torch.Tensor,
-    h: torch.Tensor,
+    h: Shrunk,
     weights: LoraWeights,
     plan: TilePlan,
     cos: torch.Tensor,
@@ -177,14 +192,15 @@ def expand_rope_kv_write(
     eps: float,
     blocks: Blocks | None = None,
 ) -> torch.Tensor:
-    """As kernels/rope's launch, with h as list_rows leaves it. → a new q [T, HQ, D]."""
+    """As kernels/rope's launch. → a new q [T, HQ, D]."""
     num_blocks, block_size, num_kv_heads, head_dim = k_cache.shape
-    num_tokens = qkv.shape[0]
-    num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
-    q = qkv.new_empty((num_tokens, num_heads, head_dim))
+    qkv, rows = in_shares(qkv), h.rows
+    num_tokens = qkv.shape[1]
+    num_heads = qkv.shape[2] // head_dim - 2 * num_kv_heads
+    q = k_cache.new_empty((num_tokens, num_heads, head_dim))
     if not num_tokens:
         return q
-    chosen = blocks or rope_blocks(num_tokens, qkv.element_size())
+    chosen = blocks or rope_blocks(num_tokens, q.element_size())
     columns = min(chosen.columns, max(16, triton.next_power_of_2(head_dim // 2)))
     if q_norm is not None:
         columns = max(16, triton.next_power_of_2(head_dim // 2))
@@ -192,7 +208,7 @@ def expand_rope_kv_write(
     grid = (plan.num_pages.shape[0], (num_heads + 2 * num_kv_heads) * parts)
     expand_rope_kv_write_kernel[grid](
         qkv,
-        h,
+        rows,
         weights.b,
         plan.order,
         plan.slots,
@@ -209,8 +225,9 @@ def expand_rope_kv_write(
         num_tokens,
         num_blocks * block_size,
         plan.entries.shape[1],
-        h.shape[3],
+        rows.shape[3],
         qkv.stride(0),
+        qkv.stride(1),
         cos.stride(0),
         sin.stride(0),
         *weights.b.stride()[:2],
@@ -225,6 +242,9 @@ def expand_rope_kv_write(
         BT=plan.tokens_per_tile,
         BN=columns,
         BR=chosen.rows,
+        LISTED=h.listed is not None,
+        SPLIT=h.shares.shape[0],
+        SHARES=qkv.shape[0],
         UPCAST=not qkv.is_cuda,
         num_warps=chosen.num_warps,
         num_stages=chosen.num_stages,

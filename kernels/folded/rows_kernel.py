@@ -10,10 +10,10 @@ import triton.language as tl
 
 from kernels.launch import launch_options
 from kernels.lora.batch import TilePlan
-from kernels.lora.tile import listed_rows, shrunk_rows, tile_tokens
+from kernels.lora.tile import listed_rows, tile_tokens
 
-# Rows of a program; a reader's block may end so many rows behind a list's end.
-BLOCK_ROWS = 256
+# Rows of a program, and how many rows behind a list's end a reader's block may reach.
+BLOCK_ROWS, MARGIN = 128, 256
 
 
 @triton.jit(do_not_specialize=["num_tokens", "capacity"])
@@ -36,6 +36,7 @@ def list_rows_kernel(
     PR: tl.constexpr,
     BT: tl.constexpr,
     BR: tl.constexpr,
+    MARGIN: tl.constexpr,
     SPLIT: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -46,12 +47,17 @@ def list_rows_kernel(
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    if tl.program_id(2) * BR >= num_rows + BR:
+    if tl.program_id(2) * BR >= num_rows + MARGIN:
         return
     token, _, slot = tile_tokens(order, slots, i_tile, num_tokens, BT)
     _, owner, row, _, _ = listed_rows(entries, i_tile, i_row, num_rows, capacity, PR)
     plane = tl.cast(NS * max_rank, tl.int64) * num_tokens
-    b_h = shrunk_rows(h, token, slot, owner, row, i_slice, plane, max_rank, NS, SPLIT)
+    p_h = h + ((token * NS + i_slice) * max_rank)[:, None] + row[None, :]
+    m_own = slot[:, None] == owner[None, :]
+    b_h = tl.load(p_h, mask=m_own, other=0.0).to(tl.float32)
+    for _ in range(1, SPLIT):
+        p_h += plane
+        b_h += tl.load(p_h, mask=m_own, other=0.0).to(tl.float32)
     i_t = tl.arange(0, BT)
     o_rows = ((i_tile.to(tl.int64) * NS + i_slice) * BT + i_t) * max_rows
     tl.store(rows + o_rows[:, None] + i_row[None, :], b_h.to(rows.dtype.element_ty))
@@ -62,7 +68,7 @@ def new_rows(
 ) -> torch.Tensor:
     """Room for what list_rows fills: [tiles, NS, tokens of a tile, max_rows]."""
     most = plan.entries.shape[1] * rows_per_page
-    max_rows = (triton.cdiv(most, BLOCK_ROWS) + 1) * BLOCK_ROWS
+    max_rows = triton.cdiv(most, BLOCK_ROWS) * BLOCK_ROWS + MARGIN
     num_tiles = plan.num_pages.shape[0]
     return h.new_empty((num_tiles, h.shape[2], plan.tokens_per_tile, max_rows), dtype=dtype)
 
@@ -87,6 +93,7 @@ def list_rows(h: torch.Tensor, plan: TilePlan, rows_per_page: int, rows: torch.T
             PR=rows_per_page,
             BT=tokens_per_tile,
             BR=BLOCK_ROWS,
+            MARGIN=MARGIN,
             SPLIT=split,
             num_warps=4,
             **launch_options(h.device),

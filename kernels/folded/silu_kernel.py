@@ -6,15 +6,18 @@ import triton
 import triton.language as tl
 
 from kernels.folded.delta import FIRST, delta, rows_at
+from kernels.folded.shrunk import Shrunk
 from kernels.folded.table import Blocks, silu_blocks
 from kernels.launch import launch_options
 from kernels.lora.batch import LoraWeights, TilePlan
 from kernels.lora.tile import tile_tokens
+from kernels.shares import in_shares
+from kernels.shares_kernel import load_shares
 
 
 @triton.jit(do_not_specialize=["num_tokens", "capacity"])
 def expand_silu_mul_kernel(
-    # read: [T, 2·I], shrunk tokens [tiles, 2, BT, max_rows], rank rows
+    # read: [SHARES, T, 2·I], shrunk tokens (see delta.py), rank rows
     gate_up,
     h,
     b,
@@ -30,6 +33,7 @@ def expand_silu_mul_kernel(
     capacity,
     max_rows,
     # strides
+    stride_share,
     stride_gate_up,
     stride_b_page,
     stride_b_row,
@@ -39,16 +43,19 @@ def expand_silu_mul_kernel(
     BT: tl.constexpr,
     BN: tl.constexpr,
     BR: tl.constexpr,
+    LISTED: tl.constexpr,
+    SPLIT: tl.constexpr,
+    SHARES: tl.constexpr,
     UPCAST: tl.constexpr,
     PDL: tl.constexpr,
 ):
     i_tile = tl.program_id(0)
     # The plan and B were complete before the kernel before this one began (kernels/lora does so).
     num_rows = tl.load(num_pages + i_tile) * PR
-    token, m_t, _ = tile_tokens(order, slots, i_tile, num_tokens, BT)
+    token, m_t, slot = tile_tokens(order, slots, i_tile, num_tokens, BT)
     i_n = tl.program_id(1) * BN + tl.arange(0, BN)
     m_n = i_n < I
-    b_f0, b_f1 = rows_at(
+    b_f0, b_f1, f_owner, f_row = rows_at(
         0,
         b,
         entries,
@@ -69,21 +76,26 @@ def expand_silu_mul_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     m = m_t[:, None] & m_n[None, :]
     p_gate = gate_up + (token * stride_gate_up)[:, None] + i_n[None, :]
-    b_gate = tl.load(p_gate, mask=m, other=0.0)
-    b_up = tl.load(p_gate + I, mask=m, other=0.0)
+    b_gate = load_shares(p_gate, stride_share, m, SHARES)
+    b_up = load_shares(p_gate + I, stride_share, m, SHARES)
     d_gate, d_up = delta(
         b_f0,
         b_f1,
+        f_owner,
+        f_row,
         h,
         b,
         entries,
         i_tile,
+        token,
+        slot,
         0,
         1,
         i_n,
         I + i_n,
         m_n,
         num_rows,
+        num_tokens,
         capacity,
         max_rows,
         stride_b_page,
@@ -95,29 +107,34 @@ def expand_silu_mul_kernel(
         BR,
         True,
         False,
+        LISTED,
+        SPLIT,
+        y.dtype.element_ty,
         UPCAST,
     )
-    b_gate = b_gate.to(tl.float32) + d_gate
-    b_y = b_gate / (1.0 + tl.exp(-b_gate)) * (b_up.to(tl.float32) + d_up)
+    b_gate += d_gate
+    b_y = b_gate / (1.0 + tl.exp(-b_gate)) * (b_up + d_up)
     p_y = y + (token * I)[:, None] + i_n[None, :]
     tl.store(p_y, b_y.to(y.dtype.element_ty), mask=m)
 
 
 def expand_silu_mul(
     gate_up: torch.Tensor,
-    h: torch.Tensor,
+    h: Shrunk,
     weights: LoraWeights,
     plan: TilePlan,
+    dtype: torch.dtype,
     blocks: Blocks | None = None,
 ) -> torch.Tensor:
-    """gate_up [T, 2·I], rows adjacent inside; h as list_rows leaves it. → a new [T, I]."""
-    num_tokens, inner = gate_up.shape[0], gate_up.shape[1] // 2
-    y = gate_up.new_empty((num_tokens, inner))
-    chosen = blocks or silu_blocks(num_tokens, gate_up.element_size())
+    """gate_up [T, 2·I] or [P, T, 2·I], rows adjacent inside. → a new [T, I] of dtype."""
+    gate_up, rows = in_shares(gate_up), h.rows
+    num_tokens, inner = gate_up.shape[1], gate_up.shape[2] // 2
+    y = gate_up.new_empty((num_tokens, inner), dtype=dtype)
+    chosen = blocks or silu_blocks(num_tokens, y.element_size())
     if num_tokens:
         expand_silu_mul_kernel[(plan.num_pages.shape[0], triton.cdiv(inner, chosen.columns))](
             gate_up,
-            h,
+            rows,
             weights.b,
             plan.order,
             plan.slots,
@@ -126,14 +143,18 @@ def expand_silu_mul(
             y,
             num_tokens,
             plan.entries.shape[1],
-            h.shape[3],
+            rows.shape[3],
             gate_up.stride(0),
+            gate_up.stride(1),
             *weights.b.stride()[:2],
             I=inner,
             PR=weights.b.shape[1],
             BT=plan.tokens_per_tile,
             BN=chosen.columns,
             BR=chosen.rows,
+            LISTED=h.listed is not None,
+            SPLIT=h.shares.shape[0],
+            SHARES=gate_up.shape[0],
             UPCAST=not gate_up.is_cuda,
             num_warps=chosen.num_warps,
             num_stages=chosen.num_stages,

@@ -4,6 +4,7 @@ import torch
 
 from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
 from kernels.norm import reference
+from kernels.shares import check_shares
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -26,28 +27,29 @@ def add_rms_norm(
 ) -> torch.Tensor:
     """Semantics: residual += x, in place; returns rms_norm(residual).
 
-    x, residual [T, H] of one dtype; weight [H]. The sum is rounded to that dtype before the norm.
-    The norm is a new tensor.
+    residual [T, H] fp32, fp16 or bf16; x [T, H] of its dtype, or shares [P, T, H] of x (see
+    kernels.shares), added in fp32; weight [H]. The sum is rounded to residual's dtype before the
+    norm. The norm is a new tensor.
     """
-    _check(x, weight)
-    expect_shape("x", x, ("T", "H"))
-    expect_shape("residual", residual, tuple(x.shape))
-    expect_dtype("residual", residual, x.dtype)
-    expect_device("residual", residual, x.device)
+    expect_shape("residual", residual, ("T", "H"))
+    expect(residual.stride(1) == 1, "residual", "rows of adjacent elements", residual.stride())
+    _check(residual, weight, "residual")
+    check_shares("x", x, residual.dtype)
+    expect_shape("x", x, (*x.shape[:-2], *residual.shape))
+    expect_device("x", x, residual.device)
     if not x.is_cuda:
         return reference.add_rms_norm(x, residual, weight, eps)
     from kernels.norm import kernel
 
-    expect(residual.stride(1) == 1, "residual", "rows of adjacent elements", residual.stride())
-    return kernel.add_rms_norm(_adjacent(x), residual, weight.contiguous(), eps)
+    return kernel.add_rms_norm(x, residual, weight.contiguous(), eps)
 
 
 def _adjacent(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _check(x: torch.Tensor, weight: torch.Tensor) -> None:
-    expect_dtype("x", x, *FLOATS)
+def _check(x: torch.Tensor, weight: torch.Tensor, name: str = "x") -> None:
+    expect_dtype(name, x, *FLOATS)
     expect_shape("weight", weight, (x.shape[-1],))
     expect_dtype("weight", weight, x.dtype)
     expect_device("weight", weight, x.device)

@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 
 from kernels.launch import launch_options
+from kernels.shares import in_shares
+from kernels.shares_kernel import load_shares
 
 # Elements of a thread, in one tensor: two loads of 16 bytes in 16-bit types.
 ELEMENTS_PER_THREAD = 16
@@ -16,7 +18,7 @@ MAX_WARPS = 16
 
 @triton.jit
 def rms_norm_kernel(
-    # read
+    # read: the rows, in shares
     x,
     weight,
     # read and written, if ADD
@@ -26,6 +28,7 @@ def rms_norm_kernel(
     # sizes
     num_rows,
     # strides: a row is head i_row % HEADS of token i_row // HEADS
+    stride_x_share,
     stride_x_token,
     stride_x_head,
     stride_residual,
@@ -34,6 +37,7 @@ def rms_norm_kernel(
     H: tl.constexpr,
     HEADS: tl.constexpr,
     ADD: tl.constexpr,
+    SHARES: tl.constexpr,
     BR: tl.constexpr,
     BH: tl.constexpr,
     PDL: tl.constexpr,
@@ -46,19 +50,18 @@ def rms_norm_kernel(
     m_h = i_h < H
     m = (i_row < num_rows)[:, None] & m_h[None, :]
     o_x = i_row // HEADS * stride_x_token + i_row % HEADS * stride_x_head
-    b_x = tl.load(x + o_x[:, None] + i_h[None, :], mask=m, other=0.0)
+    b_sum = load_shares(x + o_x[:, None] + i_h[None, :], stride_x_share, m, SHARES)
     b_w = tl.load(weight + i_h, mask=m_h, other=0.0).to(tl.float32)
-    b_sum = b_x.to(tl.float32)
     if ADD:
         p_residual = residual + (i_row * stride_residual)[:, None] + i_h[None, :]
         b_sum += tl.load(p_residual, mask=m, other=0.0).to(tl.float32)
         # What is normed is the sum as it is kept.
-        b_kept = b_sum.to(b_x.dtype)
+        b_kept = b_sum.to(y.dtype.element_ty)
         tl.store(p_residual, b_kept, mask=m)
         b_sum = b_kept.to(tl.float32)
     b_scale = tl.rsqrt(tl.sum(b_sum * b_sum, axis=1) / H + eps)
-    b_normed = (b_sum * b_scale[:, None]).to(b_x.dtype).to(tl.float32)
-    b_y = (b_normed * b_w[None, :]).to(b_x.dtype)
+    b_normed = (b_sum * b_scale[:, None]).to(y.dtype.element_ty).to(tl.float32)
+    b_y = (b_normed * b_w[None, :]).to(y.dtype.element_ty)
     tl.store(y + (i_row * H)[:, None] + i_h[None, :], b_y, mask=m)
 
 
@@ -68,32 +71,34 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     heads = x.shape[1] if x.dim() == 3 else 1
     stride_head = x.stride(1) if x.dim() == 3 else 0
     stride_token = x.stride(0) if x.dim() > 1 else 0
-    _launch(x, (heads, stride_token, stride_head), weight, None, y, eps)
+    _launch(x, (0, stride_token, stride_head), weight, None, y, eps, heads=heads)
     return y
 
 
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    """x, residual [T, H], rows adjacent inside. residual += x, in place; returns its norm."""
-    y = x.new_empty(x.shape)
-    _launch(x, (1, x.stride(0), 0), weight, residual, y, eps)
+    """x [T, H] or [P, T, H], rows adjacent inside. residual += x, in place; returns its norm."""
+    y, x = residual.new_empty(residual.shape), in_shares(x)
+    _launch(x, (x.stride(0), x.stride(1), 0), weight, residual, y, eps, num_shares=x.shape[0])
     return y
 
 
 def _launch(
     x: torch.Tensor,
-    rows: tuple[int, int, int],
+    strides: tuple[int, int, int],
     weight: torch.Tensor,
     residual: torch.Tensor | None,
     y: torch.Tensor,
     eps: float,
+    *,
+    heads: int = 1,
+    num_shares: int = 1,
 ) -> None:
-    hidden = x.shape[-1]
-    num_rows = x.numel() // max(hidden, 1)
+    hidden = y.shape[-1]
+    num_rows = y.numel() // max(hidden, 1)
     if not num_rows:
         return
-    heads, stride_token, stride_head = rows
     block = triton.next_power_of_2(hidden)
     rows_per_program = max(1, MIN_ELEMENTS // block)
     threads = rows_per_program * block // ELEMENTS_PER_THREAD
@@ -103,15 +108,15 @@ def _launch(
         residual,
         y,
         num_rows,
-        stride_token,
-        stride_head,
+        *strides,
         residual.stride(0) if residual is not None else 0,
         eps,
         H=hidden,
         HEADS=heads,
         ADD=residual is not None,
+        SHARES=num_shares,
         BR=rows_per_program,
         BH=block,
         num_warps=max(1, min(MAX_WARPS, threads // 32)),
-        **launch_options(x.device),
+        **launch_options(y.device),
     )

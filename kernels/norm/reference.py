@@ -2,6 +2,8 @@
 
 import torch
 
+from kernels.shares import sum_shares
+
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     wide = x.float()
@@ -12,5 +14,5 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    """residual += x, in place; returns its norm."""
-    return rms_norm(residual.add_(x), weight, eps)
+    """residual += x, in place; returns its norm. x [T, H] or its shares [P, T, H]."""
+    return rms_norm(residual.add_(sum_shares(x, residual.dtype)), weight, eps)

@@ -21,12 +21,13 @@ def rope_kv_write(
     """Semantics: q, k, v = split(qkv); cache[places[t]] = (turn(k[t]), v[t]); returns turn(q).
 
     turn: each pair (x[i], x[i + Dr/2]) of a head by its token's angle, NeoX order, the rest of a
-    head unchanged; before it, with norms (both or none, [D] of qkv's dtype), rms_norm of each head.
-    qkv [T, (HQ + 2·HKV)·D] fp32, fp16 or bf16, as the fused projection leaves it: rows of adjacent
-    elements, HQ follows from its width. cos, sin [T, Dr/2] fp32: the rows of the model's table for
-    this step's positions, selected once a step by the caller; Dr <= D. Caches [NB, BS, HKV, D]
-    contiguous, of qkv's dtype; places [T] int64 = block · BS + offset; a token whose place is
-    negative or past the cache is not written. Returns a new q [T, HQ, D].
+    head unchanged; before it, with norms (both or none, [D] of the caches' dtype), rms_norm of each
+    head. qkv [T, (HQ + 2·HKV)·D] fp32, fp16 or bf16, as the fused projection leaves it, rows of
+    adjacent elements, or its shares [P, T, …] (see kernels.shares); HQ follows from its width.
+    cos, sin [T, Dr/2] fp32: the rows of the model's table for this step's positions, selected once
+    a step by the caller; Dr <= D. Caches [NB, BS, HKV, D] contiguous, of qkv's dtype (of any, with
+    shares in fp32); places [T] int64 = block · BS + offset; a token whose place is negative or past
+    the cache is not written. Returns a new q [T, HQ, D] of the caches' dtype.
     """
     check_rope_kv_write(qkv, cos, sin, k_cache, v_cache, places, q_norm, k_norm)
     arguments = (qkv, cos, sin, k_cache, v_cache, places, q_norm, k_norm, eps)

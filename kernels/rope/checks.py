@@ -3,6 +3,7 @@
 import torch
 
 from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
+from kernels.shares import check_shares
 
 
 def check_rope_kv_write(
@@ -18,36 +19,36 @@ def check_rope_kv_write(
     """Raises ValueError with expected and got."""
     _check_qkv(qkv, k_cache, v_cache, places)
     _check_angles(qkv, cos, sin, k_cache.shape[3])
-    _check_norms(qkv, q_norm, k_norm, k_cache.shape[3])
+    _check_norms(k_cache, q_norm, k_norm)
 
 
 def _check_qkv(
     qkv: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, places: torch.Tensor
 ) -> None:
     expect_dtype("qkv", qkv, *FLOATS)
-    expect_shape("qkv", qkv, ("T", "N"))
-    expect(qkv.stride(1) == 1, "qkv", "rows of adjacent elements", f"strides {qkv.stride()}")
     expect_shape("k_cache", k_cache, ("NB", "BS", "HKV", "D"))
+    check_shares("qkv", qkv, k_cache.dtype)
     expect_shape("v_cache", v_cache, tuple(k_cache.shape))
     num_kv_heads, head_dim = k_cache.shape[2:]
-    num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
+    num_tokens, width = qkv.shape[-2:]
+    num_heads = width // head_dim - 2 * num_kv_heads
     expect(
-        num_heads > 0 and qkv.shape[1] % head_dim == 0,
+        num_heads > 0 and width % head_dim == 0,
         "qkv's width",
         f"(HQ + 2·{num_kv_heads})·{head_dim}, HQ > 0",
-        qkv.shape[1],
+        width,
     )
-    expect_shape("places", places, (qkv.shape[0],))
+    expect_shape("places", places, (num_tokens,))
     expect_dtype("places", places, torch.int64)
     expect_device("places", places, qkv.device)
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        expect_dtype(name, cache, qkv.dtype)
+        expect_dtype(name, cache, k_cache.dtype)
         expect_device(name, cache, qkv.device)
         expect(cache.is_contiguous(), name, "a contiguous tensor", f"strides {cache.stride()}")
 
 
 def _check_angles(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, head_dim: int) -> None:
-    expect_shape("cos", cos, (qkv.shape[0], "Dr/2"))
+    expect_shape("cos", cos, (qkv.shape[-2], "Dr/2"))
     expect_shape("sin", sin, tuple(cos.shape))
     for name, angles in (("cos", cos), ("sin", sin)):
         expect_dtype(name, angles, torch.float32)
@@ -57,12 +58,12 @@ def _check_angles(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, head_
 
 
 def _check_norms(
-    qkv: torch.Tensor, q_norm: torch.Tensor | None, k_norm: torch.Tensor | None, head_dim: int
+    cache: torch.Tensor, q_norm: torch.Tensor | None, k_norm: torch.Tensor | None
 ) -> None:
     expect((q_norm is None) == (k_norm is None), "norms", "both of q and k, or none", "one")
     for name, norm in (("q_norm", q_norm), ("k_norm", k_norm)):
         if norm is not None:
-            expect_shape(name, norm, (head_dim,))
-            expect_dtype(name, norm, qkv.dtype)
-            expect_device(name, norm, qkv.device)
+            expect_shape(name, norm, (cache.shape[3],))
+            expect_dtype(name, norm, cache.dtype)
+            expect_device(name, norm, cache.device)
             expect(norm.is_contiguous(), name, "a contiguous tensor", f"strides {norm.stride()}")

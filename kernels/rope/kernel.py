@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 
 from kernels.launch import launch_options
+from kernels.shares import in_shares
+from kernels.shares_kernel import load_shares
 
 # Heads and warps of a program: narrow threads answer sooner, wide ones move more (H200: 52 µs
 # against 62 at 8192 tokens of a Llama-3.1-8B, 1.78 against 1.92 at 64).
@@ -15,7 +17,7 @@ MAX_SMALL_TOKENS = 512
 
 @triton.jit
 def rope_kv_write_kernel(
-    # read: [T, (HQ + 2·HKV)·D], angles [T, HALF], places, norms [D] or None
+    # read: [SHARES, T, (HQ + 2·HKV)·D], angles [T, HALF], places, norms [D] or None
     qkv,
     cos,
     sin,
@@ -29,6 +31,7 @@ def rope_kv_write_kernel(
     # sizes
     num_places,
     # strides
+    stride_share,
     stride_qkv,
     stride_cos,
     stride_sin,
@@ -40,6 +43,7 @@ def rope_kv_write_kernel(
     HALF: tl.constexpr,
     NORM: tl.constexpr,
     HEADS: tl.constexpr,
+    SHARES: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
     BLOCK_REST: tl.constexpr,
     PDL: tl.constexpr,
@@ -79,15 +83,15 @@ def rope_kv_write_kernel(
     m_half = i_half < HALF
     m = (i_head < num_heads)[:, None] & m_half[None, :]
     o_low = (i_head * D)[:, None] + i_half[None, :]
-    b_low = tl.load(p_row + o_low, mask=m, other=0.0).to(tl.float32)
-    b_high = tl.load(p_row + o_low + HALF, mask=m, other=0.0).to(tl.float32)
+    b_low = load_shares(p_row + o_low, stride_share, m, SHARES)
+    b_high = load_shares(p_row + o_low + HALF, stride_share, m, SHARES)
     i_rest = tl.arange(0, BLOCK_REST)
     m_rest = i_rest < REST
     m_kept = (i_head < num_heads)[:, None] & m_rest[None, :]
     o_rest = (i_head * D + 2 * HALF)[:, None] + i_rest[None, :]
     b_rest = tl.zeros((HEADS, BLOCK_REST), dtype=tl.float32)
     if REST > 0:
-        b_rest = tl.load(p_row + o_rest, mask=m_kept, other=0.0).to(tl.float32)
+        b_rest = load_shares(p_row + o_rest, stride_share, m_kept, SHARES)
 
     if not is_value:
         if NORM:
@@ -128,11 +132,15 @@ def rope_kv_write(
     k_norm: torch.Tensor | None,
     eps: float,
 ) -> torch.Tensor:
-    """Rows of qkv, cos and sin are adjacent inside; caches contiguous. → a new q [T, HQ, D]."""
+    """qkv [T, N] or [P, T, N]; rows of qkv, cos and sin are adjacent inside; caches contiguous.
+
+    → a new q [T, HQ, D].
+    """
     num_blocks, block_size, num_kv_heads, head_dim = k_cache.shape
     num_tokens, half = cos.shape
-    num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
-    q = qkv.new_empty((num_tokens, num_heads, head_dim))
+    qkv = in_shares(qkv)
+    num_heads = qkv.shape[2] // head_dim - 2 * num_kv_heads
+    q = k_cache.new_empty((num_tokens, num_heads, head_dim))
     heads, num_warps = SMALL if num_tokens <= MAX_SMALL_TOKENS else LARGE
     programs = triton.cdiv(num_heads, heads) + 2 * triton.cdiv(num_kv_heads, heads)
     if num_tokens:
@@ -148,6 +156,7 @@ def rope_kv_write(
             v_cache,
             num_blocks * block_size,
             qkv.stride(0),
+            qkv.stride(1),
             cos.stride(0),
             sin.stride(0),
             eps,
@@ -157,6 +166,7 @@ def rope_kv_write(
             HALF=half,
             NORM=q_norm is not None,
             HEADS=heads,
+            SHARES=qkv.shape[0],
             BLOCK_HALF=triton.next_power_of_2(half),
             BLOCK_REST=triton.next_power_of_2(max(head_dim - 2 * half, 1)),
             num_warps=num_warps,

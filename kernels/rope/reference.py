@@ -4,6 +4,7 @@ import torch
 
 from kernels.attention.reference import kv_write
 from kernels.norm.reference import rms_norm
+from kernels.shares import sum_shares
 
 
 def rope_kv_write(
@@ -18,6 +19,7 @@ def rope_kv_write(
     eps: float,
 ) -> torch.Tensor:
     num_kv_heads, head_dim = k_cache.shape[2:]
+    qkv = sum_shares(qkv, k_cache.dtype)
     heads = qkv.view(qkv.shape[0], -1, head_dim)
     num_heads = heads.shape[1] - 2 * num_kv_heads
     q, k, v = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)

@@ -1,7 +1,7 @@
 """Expand and its consumer in one launch, against fp64 loops over every token's own rank rows."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -74,14 +74,14 @@ def triton_op(name: str, target: Target) -> Op:
 
     if name == "expand_add_rms_norm":
         return lambda x, residual, h, weights, batch, *rest: norm_kernel.expand_add_rms_norm(
-            x, residual, h.listed, weights, plan_tiles(batch, ROWS_PER_PAGE), *rest
+            x, residual, h, weights, plan_tiles(batch, ROWS_PER_PAGE), *rest
         )
-    launches: dict[str, Op] = {
-        "expand_silu_mul": silu_kernel.expand_silu_mul,
-        "expand_rope_kv_write": rope_kernel.expand_rope_kv_write,
-    }
-    return lambda y, h, weights, batch, *rest, **options: launches[name](
-        y, h.listed, weights, plan_tiles(batch, ROWS_PER_PAGE), *rest, *options.values()
+    if name == "expand_silu_mul":
+        return lambda y, h, weights, batch, dtype=None: silu_kernel.expand_silu_mul(
+            y, h, weights, plan_tiles(batch, ROWS_PER_PAGE), dtype or y.dtype
+        )
+    return lambda y, h, weights, batch, *rest, **options: rope_kernel.expand_rope_kv_write(
+        y, h, weights, plan_tiles(batch, ROWS_PER_PAGE), *rest, *options.values()
     )
 
 
@@ -95,18 +95,40 @@ def listed(h: torch.Tensor, pool: Pool, dtype: torch.dtype) -> Shrunk:
     return Shrunk(h, rows)
 
 
-def read_by(on_cpu: bool, h: torch.Tensor, pool: Pool, target: Target) -> Shrunk:
-    return Shrunk(h, None) if on_cpu else listed(h, pool, target.dtype)
+@dataclass(frozen=True)
+class Form:
+    """How the inputs come. listed: h in the order of the lists; shares: of the base output."""
+
+    listed: bool = True
+    shares: int = 0
+
+    def h(self, h: torch.Tensor, pool: Pool, target: Target) -> Shrunk:
+        return listed(h, pool, target.dtype) if self.listed else Shrunk(h, None)
+
+    def y(self, y: torch.Tensor) -> torch.Tensor:
+        if not self.shares:
+            return y
+        pieces = torch.randn(self.shares, *y.shape, device=y.device)
+        pieces[0] += y.float() - pieces.sum(0)
+        return pieces
+
+
+def whole(y: torch.Tensor) -> torch.Tensor:
+    return y.double().sum(0) if y.dim() == 3 else y
+
+
+DECODE, ON_CPU = Form(), Form(listed=False)
+FORMS = {"shares": Form(shares=3), "prefill": Form(listed=False)}
 
 
 def check_silu_mul(
-    op: Op, name: str, num_tokens: int, inner: int, target: Target, on_cpu: bool = False
+    op: Op, name: str, num_tokens: int, inner: int, target: Target, form: Form = DECODE
 ) -> None:
     pool = make_batch(name, num_tokens, (inner, inner), target)
     h, wide = shrunk(pool, target), drawn(target, num_tokens, 2 * inner + 3)
-    gate_up = wide[:, 1 : 2 * inner + 1]
-    gate, up = expanded(gate_up, h, pool).chunk(2, dim=-1)
-    got = op(gate_up, read_by(on_cpu, h, pool, target), pool.weights[0], pool.batch)
+    gate_up = form.y(wide[:, 1 : 2 * inner + 1])
+    gate, up = expanded(whole(gate_up), h, pool).chunk(2, dim=-1)
+    got = op(gate_up, form.h(h, pool, target), pool.weights[0], pool.batch, target.dtype)
     assert got.dtype == target.dtype
     assert_close(got.cpu(), gate / (1 + (-gate).exp()) * up)
 
@@ -175,7 +197,7 @@ def check_rope(
     head_dim: int,
     has_norms: bool,
     target: Target,
-    on_cpu: bool = False,
+    form: Form = DECODE,
 ) -> None:
     num_heads, num_kv_heads = 4, 2
     sizes = (num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim)
@@ -188,11 +210,12 @@ def check_rope(
     if num_tokens > 3:
         places[1], places[3] = -1, 48
     norms = [drawn(target, head_dim, seed=seed) if has_norms else None for seed in (1, 2)]
-    heads = expanded(qkv, h, pool).view(num_tokens, -1, head_dim)
+    qkv = form.y(qkv)
+    heads = expanded(whole(qkv), h, pool).view(num_tokens, -1, head_dim)
     q, k, v = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)
     got = op(
         qkv,
-        read_by(on_cpu, h, pool, target),
+        form.h(h, pool, target),
         pool.weights[0],
         pool.batch,
         angle.cos().float().to(target.device),
@@ -211,32 +234,34 @@ def check_rope(
         assert_close(cache.cpu(), want)
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_rope_of_every_mix(name: str, target: Target) -> None:
+@pytest.mark.parametrize("name", ["none", "distinct", "skewed", "mixed-ranks"])
+def test_rope_of_several_mixes(name: str, target: Target) -> None:
     check_rope(triton_op("expand_rope_kv_write", target), name, 21, 32, False, target)
 
 
-@pytest.mark.parametrize("head_dim", [24, 128])
-@pytest.mark.parametrize("has_norms", [False, True])
-@pytest.mark.parametrize("num_tokens", [1, 35])
+@pytest.mark.parametrize(
+    ("num_tokens", "has_norms", "head_dim"),
+    [(1, True, 24), (35, False, 24), (1, False, 128), (35, True, 128)],
+)
 def test_rope_of_odd_sizes(num_tokens: int, has_norms: bool, head_dim: int, target: Target) -> None:
     op = triton_op("expand_rope_kv_write", target)
     check_rope(op, "mixed-ranks", num_tokens, head_dim, has_norms, target)
 
 
 def check_norm(
-    op: Op, name: str, num_tokens: int, hidden: int, target: Target, on_cpu: bool = False
+    op: Op, name: str, num_tokens: int, hidden: int, target: Target, form: Form = DECODE
 ) -> None:
     pool = make_batch(name, num_tokens, (hidden,), target)
     h, x = shrunk(pool, target, 1), drawn(target, num_tokens, hidden + 3)[:, 2 : hidden + 2]
     residual, weight = drawn(target, num_tokens, hidden, seed=9), drawn(target, hidden, seed=8)
-    total = expanded(x, h, pool) + residual.double().cpu()
+    x = form.y(x)
+    total = expanded(whole(x), h, pool) + residual.double().cpu()
     scale = (total.square().sum(-1, keepdim=True) / hidden + EPS).sqrt()
     normed_total = total / scale * weight.double().cpu()
     results = []
     for _ in range(2):
         kept = residual.clone()
-        rows = read_by(on_cpu, h, pool, target)
+        rows = form.h(h, pool, target)
         got = op(x, kept, rows, pool.weights[0], pool.batch, weight, EPS)
         assert_close(kept.cpu(), total)
         assert_close(got.cpu(), normed_total)
@@ -245,8 +270,8 @@ def check_norm(
     assert torch.equal(results[0][1], results[1][1])
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_add_rms_norm_of_every_mix(name: str, target: Target) -> None:
+@pytest.mark.parametrize("name", ["none", "distinct", "skewed", "mixed-ranks"])
+def test_add_rms_norm_of_several_mixes(name: str, target: Target) -> None:
     check_norm(triton_op("expand_add_rms_norm", target), name, 21, 72, target)
 
 
@@ -297,15 +322,23 @@ def test_one_graph_serves_every_mix(num_tokens: int) -> None:
         assert_close(got.cpu(), total / scale * weight.double().cpu())
 
 
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_other_forms_of_the_inputs(form: Form, target: Target) -> None:
+    check_silu_mul(triton_op("expand_silu_mul", target), "mixed-ranks", 21, 40, target, form)
+    rope = triton_op("expand_rope_kv_write", target)
+    check_rope(rope, "mixed-ranks", 21, 32, False, target, form)
+    check_norm(triton_op("expand_add_rms_norm", target), "mixed-ranks", 21, 72, target, form)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["none", "uniform", "mixed-ranks"])
 def test_the_cpu_takes_one_after_the_other(name: str, dtype: torch.dtype) -> None:
     target = Target("cpu", dtype)
-    check_silu_mul(kernels.folded.expand_silu_mul, name, 21, 40, target, on_cpu=True)
+    check_silu_mul(kernels.folded.expand_silu_mul, name, 21, 40, target, form=ON_CPU)
     rope = kernels.folded.expand_rope_kv_write
-    check_rope(rope, name, 21, 16, False, target, on_cpu=True)
-    check_rope(rope, name, 21, 16, True, target, on_cpu=True)
-    check_norm(kernels.folded.expand_add_rms_norm, name, 21, 72, target, on_cpu=True)
+    check_rope(rope, name, 21, 16, False, target, form=ON_CPU)
+    check_rope(rope, name, 21, 16, True, target, form=ON_CPU)
+    check_norm(kernels.folded.expand_add_rms_norm, name, 21, 72, target, form=ON_CPU)
 
 
 def test_bad_arguments_say_expected_and_got() -> None:
@@ -317,8 +350,10 @@ def test_bad_arguments_say_expected_and_got() -> None:
         call(y, Shrunk(h.shares[..., 1:], None), *arguments)
     with pytest.raises(ValueError, match=r"y: expected shape \[4, 32\], got \[3, 32\]"):
         call(y[1:], h, *arguments)
-    with pytest.raises(ValueError, match=r"y: expected dtype torch.float32, got torch.float16"):
+    with pytest.raises(ValueError, match=r"y's dtype: expected torch.float32, got torch.float16"):
         call(y.half(), h, *arguments)
+    with pytest.raises(ValueError, match=r"y: expected dtype .*float16, got torch.bfloat16"):
+        call(y[None].bfloat16(), h, *arguments, torch.float16)
     call = kernels.folded.expand_add_rms_norm
     with pytest.raises(ValueError, match="slices: expected 1, got 2"):
         call(y, y, h, *arguments, torch.ones(32), EPS)

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -94,6 +95,25 @@ def test_triton_add_rms_norm(shape: tuple[int, ...], target: Target) -> None:
     assert_close(normed.cpu(), formula(total.cpu(), weight.cpu(), 1e-6))
 
 
+def check_shares(op: Callable[..., torch.Tensor], target: Target) -> None:
+    shares = torch.randn(3, 5, 37, generator=torch.Generator().manual_seed(2)).to(target.device)
+    _, residual, weight = inputs((5, 37), target)
+    total = residual.double() + shares.double().sum(0)
+    normed = op(shares, residual, weight, 1e-6)
+    assert normed.dtype == target.dtype
+    assert_close(residual.cpu(), total.cpu())
+    assert_close(normed.cpu(), formula(total.cpu(), weight.cpu(), 1e-6))
+
+
+def test_triton_add_rms_norm_of_shares(target: Target) -> None:
+    check_shares(triton_ops(target).add_rms_norm, target)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_add_rms_norm_of_shares(dtype: torch.dtype) -> None:
+    check_shares(add_rms_norm, Target("cpu", dtype))
+
+
 def test_triton_norm_of_no_rows(target: Target) -> None:
     x, _, weight = inputs((0, 37), target)
     assert triton_ops(target).rms_norm(x, weight, 1e-5).shape == (0, 37)
@@ -121,9 +141,11 @@ def test_bad_arguments_say_expected_and_got() -> None:
         rms_norm(x, torch.ones(37).half(), 1e-5)
     with pytest.raises(ValueError, match="weight: expected device cpu, got meta"):
         rms_norm(x, torch.ones(37, device="meta"), 1e-5)
-    with pytest.raises(ValueError, match=r"residual: expected shape \[2, 37\], got \[1, 37\]"):
+    with pytest.raises(ValueError, match=r"x: expected shape \[1, 37\], got \[2, 37\]"):
         add_rms_norm(x, x[:1], torch.ones(37), 1e-5)
-    with pytest.raises(ValueError, match=r"residual: expected dtype .* got torch.float16"):
-        add_rms_norm(x, x.half(), torch.ones(37), 1e-5)
-    with pytest.raises(ValueError, match=r"x: expected shape \[T, H\], got \[1, 2, 37\]"):
+    with pytest.raises(ValueError, match=r"x: expected dtype torch.float16, got torch.float32"):
+        add_rms_norm(x, x.half(), torch.ones(37).half(), 1e-5)
+    with pytest.raises(ValueError, match=r"x: expected dtype .*float32 or .*float16, got .*bfloat"):
+        add_rms_norm(x[None].bfloat16(), x.half(), torch.ones(37).half(), 1e-5)
+    with pytest.raises(ValueError, match=r"residual: expected shape \[T, H\], got \[1, 2, 37\]"):
         add_rms_norm(x[None], x[None], torch.ones(37), 1e-5)

@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -101,12 +101,17 @@ def normed(x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
     return x / (x.square().sum(-1, keepdim=True) / x.shape[-1] + EPS).sqrt() * weight.double()
 
 
-def check(case: Case, target: Target, launch: Callable[..., torch.Tensor]) -> None:
+def check(
+    case: Case, target: Target, launch: Callable[..., torch.Tensor], num_shares: int = 0
+) -> None:
     step = make_step(case, target)
+    if num_shares:
+        step = replace(step, qkv=torch.randn(num_shares, *step.qkv.shape, device=target.device))
     before = step.qkv.clone()
     got = step.call(launch)
     assert got.dtype == target.dtype
-    heads = step.qkv.reshape(case.num_tokens, -1, case.head_dim)
+    whole = step.qkv.double().sum(0) if num_shares else step.qkv
+    heads = whole.reshape(case.num_tokens, -1, case.head_dim)
     q, k, v = heads.tensor_split([case.num_heads, case.num_heads + case.num_kv_heads], dim=1)
     q_norm, k_norm = step.norms or (None, None)
     assert_close(got, turned(normed(q, q_norm), step.angle).cpu())
@@ -118,7 +123,8 @@ def check(case: Case, target: Target, launch: Callable[..., torch.Tensor]) -> No
     ]
     v_want.view(case.num_places, *v.shape[1:])[places] = v[written].double()
     assert_close(step.caches[0], k_want.cpu())
-    assert torch.equal(step.caches[1].double(), v_want)
+    assert_close(step.caches[1], v_want.cpu())
+    assert num_shares or torch.equal(step.caches[1].double(), v_want)
     assert torch.equal(step.qkv, before)
 
 
@@ -131,6 +137,16 @@ def test_rope_kv_write_of_the_cpu(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_triton_rope_kv_write(name: str, target: Target) -> None:
     check(CASES[name], target, triton_op())
+
+
+@pytest.mark.parametrize("name", ["plain", "norms-partial"])
+def test_triton_rope_kv_write_of_shares(name: str, target: Target) -> None:
+    check(CASES[name], target, triton_op(), num_shares=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rope_kv_write_of_shares(dtype: torch.dtype) -> None:
+    check(CASES["norms"], Target("cpu", dtype), rope_kv_write, num_shares=2)
 
 
 def triton_op() -> Callable[..., torch.Tensor]:
@@ -184,8 +200,9 @@ BAD: dict[str, dict[str, object]] = {
     "sin: expected shape [6, 8], got [6, 7]": {"sin": torch.zeros(6, 7)},
     "cos: expected dtype torch.float32": {"cos": torch.zeros(6, 8).double()},
     "rotary size: expected 2 to 16, got 18": {"cos": torch.zeros(6, 9), "sin": torch.zeros(6, 9)},
+    "qkv: expected dtype torch.float32, got torch.float16": {"qkv": torch.zeros(6, 48).half()},
     "v_cache: expected shape [5, 4, 1, 16]": {"v_cache": torch.zeros(5, 4, 2, 16)},
-    "k_cache: expected dtype torch.float32": {"k_cache": torch.zeros(5, 4, 1, 16).half()},
+    "v_cache: expected dtype torch.float32": {"v_cache": torch.zeros(5, 4, 1, 16).half()},
     "v_cache: expected a contiguous": {"v_cache": torch.zeros(5, 4, 1, 32)[..., ::2]},
     "places: expected shape [6], got [5]": {"places": torch.zeros(5).long()},
     "places: expected dtype torch.int64": {"places": torch.zeros(6).int()},
