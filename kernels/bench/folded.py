@@ -25,6 +25,7 @@ from kernels.folded import (
     shrink,
 )
 from kernels.launch import beside, fork, join
+from kernels.linear import linear_shares
 from kernels.lora import ActivePages, LoraBatch, LoraWeights, add_lora, lora_linear
 from kernels.norm import add_rms_norm
 from kernels.rope import rope_kv_write
@@ -65,8 +66,8 @@ class Layer:
     batch: LoraBatch
     consumer: Consumer
 
-    def matmul(self) -> None:
-        torch.mm(self.x, self.base.T, out=self.y)
+    def matmul(self) -> torch.Tensor:
+        return torch.mm(self.x, self.base.T, out=self.y)
 
     def plain(self) -> object:
         self.matmul()
@@ -84,16 +85,26 @@ class Layer:
 
     def folded(self) -> object:
         """The shrink beside the matmul, the expand folded into the consumer."""
+        return self._folded(self.matmul)
+
+    def plain_shares(self) -> object:
+        """The matmul of our own, whose shares the consumer adds."""
+        return self.consumer.plain(linear_shares(self.x, self.base))
+
+    def folded_shares(self) -> object:
+        return self._folded(lambda: linear_shares(self.x, self.base))
+
+    def _folded(self, matmul: Callable[[], torch.Tensor]) -> object:
         h = new_shrunk(self.x, self.lora, self.batch)
         fork(self.x.device)
-        self.matmul()
+        y = matmul()
         with beside(self.x.device):
             shrink(self.x, self.lora, self.batch, h, dependent=False)
         join(self.x.device)
-        return self.consumer.folded(self.y, h, self.lora, self.batch)
+        return self.consumer.folded(y, h, self.lora, self.batch)
 
 
-FORMS = ("plain", "sequence", "beside", "folded")
+FORMS = ("plain", "sequence", "beside", "folded", "plain_shares", "folded_shares")
 
 
 def run(
@@ -165,7 +176,10 @@ def make_layers(name: str, rank: int, num_tokens: int, num_adapters: int) -> lis
 
 
 def _silu(num_tokens: int) -> Consumer:
-    return Consumer(silu_mul, expand_silu_mul)
+    return Consumer(
+        lambda y: silu_mul(y, torch.bfloat16),
+        lambda y, h, weights, batch: expand_silu_mul(y, h, weights, batch, torch.bfloat16),
+    )
 
 
 def _rope(num_tokens: int) -> Consumer:

@@ -1,4 +1,7 @@
-"""Block sizes by shape, as measured on one H200 (kernels/bench/LOG.md says with what result)."""
+"""Block sizes by shape. Prefill: the best of those tried on one H200 (kernels/bench/LOG.md).
+
+Decode: what puts most programs on a multiprocessor, not yet measured in this form.
+"""
 
 from dataclasses import dataclass
 
@@ -30,4 +33,4 @@ def rope_blocks(num_tokens: int, itemsize: int) -> Blocks:
 def norm_blocks(num_tokens: int, itemsize: int) -> Blocks:
     if itemsize == 4:
         return Blocks(32, 32)
-    return Blocks(64, 128) if num_tokens <= MAX_DECODE_TOKENS else Blocks(64, 64, num_stages=2)
+    return Blocks(64, 128) if num_tokens <= MAX_DECODE_TOKENS else Blocks(128, 64, 8)
