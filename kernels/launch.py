@@ -19,14 +19,6 @@ def launch_options(device: torch.device, dependent: bool = True) -> dict[str, bo
     return {"PDL": True, "launch_pdl": True}
 
 
-@functools.cache
-def num_resident(device: torch.device) -> int:
-    """Programs that are surely on the device at once, one a multiprocessor. None on the CPU."""
-    if device.type != "cuda":
-        return 0
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
 def fork(device: torch.device) -> None:
     """From here on the second stream may run what is launched beside(device)."""
     _side_stream(device).wait_stream(torch.cuda.current_stream(device))

@@ -27,7 +27,7 @@ def pool_for(workload: str, target: Target, num_tokens: int = 9) -> Pool:
 
 def in_fp8(weights: LoraWeights) -> LoraWeights:
     a, a_scales = quantize_rows(weights.a)
-    parts = torch.split(weights.b, weights.slice_sizes, dim=2)
+    parts = torch.split(weights.b, list(weights.slice_sizes), dim=2)
     b, b_scales = zip(*(quantize_rows(part) for part in parts), strict=True)
     row_scales = a_scales * torch.stack(b_scales, dim=1)
     return dataclasses.replace(weights, a=a, b=torch.cat(b, dim=2), row_scales=row_scales)
