@@ -7,7 +7,7 @@ carried to the machine and never committed: DIR/bench holds the script, DIR/k th
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from kernels.bench.cases import MAX_PAIRS, Case, paged, reference
+from kernels.bench.folded import Layer, consumer_of
 from kernels.bench.timing import Call
 from kernels.lora import ActivePages, LoraBatch, LoraWeights, add_lora, lora_linear
 from kernels.lora.fp8 import quantize_rows
@@ -30,10 +31,15 @@ MAX_ERROR, MAX_FP8_ERROR = 2e-2, 6e-2
 
 @dataclass(frozen=True)
 class Work:
-    """alone: LoRA added into y. pair: base matmul and LoRA. A call a set."""
+    """alone: LoRA added into y. pair: base matmul and LoRA. A call a set.
+
+    plain, folded: base matmul and what reads y next, without LoRA and with it folded in; of ours.
+    """
 
     alone: list[Call]
     pair: list[Call]
+    plain: list[Call] = field(default_factory=list)
+    folded: list[Call] = field(default_factory=list)
 
 
 # Of a case and the base weights [sets, N, H].
@@ -74,7 +80,12 @@ def _ours(case: Case, base: torch.Tensor, weights: list[LoraWeights], batch: Lor
         partial(lora_linear, case.x[i], base[i % len(base)], weights[i], batch)
         for i in sets[:MAX_PAIRS]
     ]
-    return Work(alone, pair)
+    consumer = consumer_of(case.group, case.x.shape[1])
+    layers = [
+        Layer(base[i % len(base)], case.x[i], case.y[i], weights[i], batch, consumer)
+        for i in sets[:MAX_PAIRS]
+    ]
+    return Work(alone, pair, [layer.plain for layer in layers], [layer.folded for layer in layers])
 
 
 def to_fp8(weights: LoraWeights) -> LoraWeights:

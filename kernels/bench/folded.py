@@ -211,6 +211,12 @@ CONSUMERS: dict[str, Callable[[int], Consumer]] = {
 }
 
 
+def consumer_of(group: Group, num_tokens: int) -> Consumer:
+    """Of a group with three slices rope + KV write, with two SiLU·mul, with one add + norm."""
+    make = (_norm, _silu, _rope)[len(group.slice_sizes) - 1]
+    return make(num_tokens)
+
+
 def _random(*shape: int) -> torch.Tensor:
     return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
 

@@ -50,6 +50,7 @@ def _line(point: Point, found: Measured) -> dict[str, object]:
         "adapters": point.num_adapters,
         "rank": point.rank,
         "gain_us": round(found.gain[OURS], 3),
+        "folded_us": round(found.folded[OURS], 3),
         "alone_us": round(found.alone[OURS], 3),
         "base_us": round(found.base_us, 3),
         "floor_us": round(size / read_bytes_per_us(), 3),

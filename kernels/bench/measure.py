@@ -31,13 +31,15 @@ MIN_CALLS = 16
 
 @dataclass(frozen=True)
 class Measured:
-    """Microseconds. gain, alone: by backend; spread of the base and of the pairs by their name.
+    """Microseconds. gain, folded, alone: by backend; spread of each work by its name.
 
-    gain: base matmul and LoRA in one graph, minus the base matmul; alone: LoRA added into y.
+    gain: base matmul and LoRA in one graph, minus the base matmul; folded, of ours: base matmul and
+    what reads its output with LoRA folded in, minus the two without it; alone: LoRA added into y.
     """
 
     base_us: float
     gain: dict[str, float]
+    folded: dict[str, float]
     alone: dict[str, float]
     spread: dict[str, float]
 
@@ -46,12 +48,16 @@ def measure(point: Point, backends: Mapping[str, Backend], num_rounds: int) -> M
     case, base = make_case(point), base_weights(point.group)
     works = {name: backend(case, base) for name, backend in backends.items()}
     pairs = {"base": base_calls(case, base)} | {name: work.pair for name, work in works.items()}
+    folding = {name: work.folded for name, work in works.items() if work.folded}
+    if folding:
+        pairs |= {"plain": works[OURS].plain} | {f"{n} folded": w for n, w in folding.items()}
     least = MIN_CALLS if point.is_decode else 1
     times = rounds_us({name: _long(calls, least) for name, calls in pairs.items()}, num_rounds)
     lone = rounds_us({n: _long(work.alone, least) for n, work in works.items()}, num_rounds)
     return Measured(
         statistics.median(times["base"]),
         {name: median_difference(times[name], times["base"]) for name in works},
+        {name: median_difference(times[f"{name} folded"], times["plain"]) for name in folding},
         {name: statistics.median(each) for name, each in lone.items()},
         {name: round(spread(each), 4) for name, each in times.items()},
     )
@@ -113,6 +119,8 @@ def _compile(peers_dir: str | None, names: tuple[str, ...], in_fp8: bool, point:
         work = backend(case, base)
         work.alone[0]()
         work.pair[0]()
+        for call in work.plain[:1] + work.folded[:1]:
+            call()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
 

@@ -67,7 +67,7 @@ def table_a(lines: Sequence[Line]) -> Iterator[str]:
     yield "Table A: µs a layer gains over its base matmuls (rank 16)"
     yield (
         f"{'tokens/adapters':>16} {'base':>8} {'floor':>6} {'gain':>7} {'peer':>7} "
-        f"{'of peer':>8} {'must':>5} {'goal':>5}  verdict"
+        f"{'of peer':>8} {'must':>5} {'goal':>5}  verdict, by form"
     )
     for line in rows:
         must, goal = BARS.get((line["tokens"], line["adapters"]), (math.nan, math.nan))
@@ -76,8 +76,12 @@ def table_a(lines: Sequence[Line]) -> Iterator[str]:
         yield (
             f"{line['tokens']:>11}/{line['adapters']:<4} {line['base_us']:8.1f} "
             f"{line['floor_us']:6.1f} {gain:7.1f} {peer or math.nan:7.1f} {share} {must:5.0f} "
-            f"{goal:5.0f}  {_verdict(gain, must, goal)}"
+            f"{goal:5.0f}  {_verdict(gain, must, goal)}{_forms(line)}"
         )
+
+
+def _forms(line: Line) -> str:
+    return "".join(f", {name} {us:.1f}" for name, us in line.get("forms", {}).items())
 
 
 def _verdict(gain: float, must: float, goal: float) -> str:
@@ -89,6 +93,7 @@ def grid(lines: Sequence[Line]) -> Iterator[str]:
     if not rows:
         return
     for name, ours, peer in (
+        ("gain, expand folded into the reader", "folded_us", "peer_us"),
         ("gain over the base matmul", "gain_us", "peer_us"),
         ("LoRA alone", "alone_us", "peer_alone_us"),
     ):

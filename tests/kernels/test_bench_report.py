@@ -25,7 +25,8 @@ def line_a(gain: float, peer: float | None = 97.0) -> dict[str, object]:
 
 def line_grid(projection: str, gain: float, peer: float) -> dict[str, object]:
     place = {"projection": projection, "tokens": 8, "adapters": 4, "rank": 16}
-    figures = {"gain_us": gain, "alone_us": 2 * gain, "peer_us": peer, "peer_alone_us": 2 * peer}
+    figures = {"gain_us": gain, "folded_us": gain / 2, "alone_us": 2 * gain}
+    figures |= {"peer_us": peer, "peer_alone_us": 2 * peer}
     return {"op": "lora", "table": "grid", "peer": "sgl_v2"} | place | figures
 
 
@@ -39,6 +40,11 @@ def test_table_a_names_what_was_reached(gain: float, verdict: str) -> None:
     *_, row = report.table_a([line_a(gain)])
     assert row.endswith(verdict)
     assert f"{gain / 97:.2f}" in row
+
+
+def test_table_a_gives_the_gain_of_each_form() -> None:
+    *_, row = report.table_a([line_a(51) | {"forms": {"beside": 70.04, "folded": 51}}])
+    assert row.endswith("goal, beside 70.0, folded 51.0")
 
 
 def test_every_point_of_table_a_has_its_bars() -> None:
@@ -57,7 +63,9 @@ def test_the_later_of_two_lines_counts(tmp_path: Path) -> None:
 
 def test_grid_means_and_exceptions() -> None:
     lines = [line_grid("qkv", 2, 8), line_grid("down", 4, 2), line_grid("o", 2, 4)]
-    gains = "\n".join(report.grid(lines)).split("LoRA alone")[0]
+    folded, rest = "\n".join(report.grid(lines)).split("Grid, gain over")
+    assert "geometric mean 3.17" in folded and "slower than the best peer: 0" in folded
+    gains = rest.split("LoRA alone")[0]
     assert "3 points" in gains and "geometric mean 1.59" in gains
     assert "qkv: 4.00, down: 0.50, o: 2.00" in gains
     assert "slower than the best peer: 1\n    down rank 16 8/4 (sgl_v2): 4.00 against 2.00" in gains
