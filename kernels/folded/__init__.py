@@ -11,6 +11,7 @@ from kernels.folded import reference
 from kernels.folded.shrunk import Shrunk
 from kernels.lora import reference as lora_reference
 from kernels.lora.batch import LoraBatch, LoraWeights, TilePlan
+from kernels.lora.checks import check_x, serving_dtypes
 from kernels.lora.table import MAX_DECODE_TOKENS
 from kernels.rope.checks import check_rope_kv_write
 from kernels.shares import check_shares
@@ -27,6 +28,7 @@ __all__ = [
 
 def new_shrunk(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> Shrunk:
     """Room for shrink's result, to be made on the stream that reads it."""
+    check_x(x, weights, batch)
     if not x.is_cuda:
         max_rank = batch.page_table.shape[1] * weights.a.shape[2]
         shape = (1, x.shape[0], weights.a.shape[1], max_rank)
@@ -49,6 +51,11 @@ def shrink(
     May run beside the base matmul. dependent: as in kernels.launch; False for the first launch
     beside another stream's.
     """
+    check_x(x, weights, batch)
+    max_rank = batch.page_table.shape[1] * weights.a.shape[2]
+    shape = ("P", x.shape[0], weights.a.shape[1], max_rank)
+    expect_shape("shrunk", shrunk.shares, shape)
+    expect_device("shrunk", shrunk.shares, x.device)
     if not x.is_cuda:
         shrunk.shares.copy_(lora_reference.shrink(x, weights, batch)[None])
         return
@@ -171,9 +178,8 @@ def _check_group(
     """y: the base projection's output or its shares; dtype: what it is without shares."""
     expect(len(weights.slice_sizes) == num_slices, "slices", num_slices, len(weights.slice_sizes))
     check_shares("y", y, dtype)
-    # Rows in fp8 serve any float dtype, others their own.
-    rows = FLOATS if weights.row_scales is not None else (weights.b.dtype,)
-    expect(dtype in rows, "y's dtype", " or ".join(map(str, rows)), dtype)
+    dtypes = serving_dtypes(weights)
+    expect(dtype in dtypes, "y's dtype", " or ".join(map(str, dtypes)), dtype)
     expect_shape("y", y, (*y.shape[:-2], batch.token_slot.shape[0], weights.b.shape[2]))
     expect_device("y", y, weights.b.device)
     max_rank = batch.page_table.shape[1] * weights.b.shape[1]

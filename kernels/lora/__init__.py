@@ -7,10 +7,11 @@ Triton is imported where a CUDA tensor asks for it: the CPU needs none.
 
 import torch
 
-from kernels.contract import expect, expect_device, expect_dtype, expect_shape
+from kernels.contract import expect_device, expect_dtype, expect_shape
 from kernels.launch import beside, fork, join
 from kernels.lora import reference
 from kernels.lora.batch import DenseBatch, DenseRows, LoraBatch, LoraWeights, TilePlan
+from kernels.lora.checks import check_base, check_x, check_y
 from kernels.lora.dense import ActivePages, dense_shrink_expand
 
 __all__ = [
@@ -39,13 +40,12 @@ def lora_linear(
     x [T, H], weight [N, H], bias [N], all of the rows' dtype. On CUDA the shrink runs on a
     second stream beside the base matmul.
     """
-    expect_shape("weight", weight, (weights.b.shape[2], weights.a.shape[3]))
-    expect_dtype("weight", weight, *_serving_dtypes(weights))
+    check_x(x, weights, batch)
+    check_base(x, weight, bias, weights)
     if not x.is_cuda:
         y = torch.nn.functional.linear(x, weight, bias)
         add_lora(y, x, weights, batch)
         return y
-    _check_x(x, weights, batch)
     from kernels.lora import kernel
 
     plan = _plan(weights, batch)
@@ -66,8 +66,8 @@ def add_lora(y: torch.Tensor, x: torch.Tensor, weights: LoraWeights, batch: Lora
     x [T, H], y [T, N] of the rows' dtype. The CPU takes the dense form when ActivePages bound
     one to the batch, else the reference; CUDA takes shrink and expand.
     """
-    _check_x(x, weights, batch)
-    _check_y(y, weights, batch)
+    check_x(x, weights, batch)
+    check_y(y, weights, batch)
     if batch.dense is not None:
         dense_shrink_expand(x, y, weights, batch.dense)
     elif x.is_cuda:
@@ -87,7 +87,7 @@ def shrink(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> torch.Ten
     P > 1, else in x's dtype (fp32 on the CPU). Rank rows beyond a token's rank are zero on the CPU
     and unwritten on CUDA: expand does not read them.
     """
-    _check_x(x, weights, batch)
+    check_x(x, weights, batch)
     if x.is_cuda:
         from kernels.lora import kernel
 
@@ -102,7 +102,7 @@ def expand(h: torch.Tensor, weights: LoraWeights, batch: LoraBatch, y: torch.Ten
 
     h as shrink returns it. y [T, N] of the rows' dtype; tokens without adapter keep their bits.
     """
-    _check_y(y, weights, batch)
+    check_y(y, weights, batch)
     num_slices, max_rank = weights.a.shape[1], batch.page_table.shape[1] * weights.a.shape[2]
     expect_shape("h", h, ("P", y.shape[0], num_slices, max_rank))
     expect_dtype("h", h, torch.float32, y.dtype)
@@ -115,38 +115,9 @@ def expand(h: torch.Tensor, weights: LoraWeights, batch: LoraBatch, y: torch.Ten
         reference.expand(h.float().sum(0), weights, batch, y)
 
 
-def _serving_dtypes(weights: LoraWeights) -> tuple[torch.dtype, ...]:
-    """What tokens may be in: the dtype of the rows, or any that holds every fp8 value."""
-    if weights.row_scales is not None:
-        return torch.bfloat16, torch.float16, torch.float32
-    return (weights.a.dtype,)
-
-
 def _plan(weights: LoraWeights, batch: LoraBatch) -> TilePlan:
     if batch.plan is not None:
         return batch.plan
     from kernels.lora.plan import plan_tiles
 
     return plan_tiles(batch, weights.a.shape[2])
-
-
-def _check_x(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
-    expect_shape("x", x, (batch.token_slot.shape[0], weights.a.shape[3]))
-    expect_dtype("x", x, *_serving_dtypes(weights))
-    expect_device("x", x, weights.a.device)
-    expect_device("scales", batch.scales, weights.a.device)
-    expect_shape("page_owner", batch.page_owner, (weights.a.shape[0],))
-    last = weights.column + weights.a.shape[1]
-    expect(
-        last <= batch.scales.shape[1],
-        "columns of scales",
-        f"at least {last}",
-        batch.scales.shape[1],
-    )
-
-
-def _check_y(y: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
-    expect_shape("y", y, (batch.token_slot.shape[0], weights.b.shape[2]))
-    expect_dtype("y", y, *_serving_dtypes(weights))
-    expect_device("y", y, weights.b.device)
-    expect(y.stride(1) == 1, "y's last stride", 1, y.stride(1))

@@ -50,7 +50,9 @@ def plan_tiles(batch: LoraBatch, rows_per_page: int) -> TilePlan:
             ALIGN=align,
             NOBODY=NOBODY,
         )
-    return TilePlan(order, slots, entries, num_pages, tokens_per_tile=size)
+    # A plain copy last, once a step: what starts while the kernel before it ends reads the plan
+    # before it waits, so the plan must not be that kernel's work.
+    return TilePlan(order, slots, entries, num_pages.clone(), tokens_per_tile=size)
 
 
 def _order(token_slot: torch.Tensor, num_slots: int) -> tuple[torch.Tensor, torch.Tensor]:

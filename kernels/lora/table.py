@@ -1,4 +1,8 @@
-"""Block sizes by shape, as measured on one H200 (kernels/bench/LOG.md says with what result)."""
+"""Block sizes by shape, from sweeps on one H200 (kernels/bench/LOG.md says with what result).
+
+The expand's blocks, and the shrink's beyond 256 tokens, follow kernels that were changed after the
+last sweep: they are chosen by registers and bytes in flight, not yet timed.
+"""
 
 from dataclasses import dataclass
 

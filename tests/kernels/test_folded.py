@@ -269,3 +269,18 @@ def test_bad_arguments_say_expected_and_got() -> None:
     call = kernels.folded.expand_rope_kv_write
     with pytest.raises(ValueError, match="slices: expected 3, got 2"):
         call(y, h, *arguments, *[y] * 5)
+
+
+def test_a_bad_shrink_says_expected_and_got() -> None:
+    pool = make_batch("uniform", 4, (16, 16), Target("cpu", torch.float32))
+    arguments, hidden = (pool.weights[0], pool.batch), pool.weights[0].a.shape[3]
+    x = torch.zeros(4, hidden)
+    h = kernels.folded.new_shrunk(x, *arguments)
+    with pytest.raises(
+        ValueError, match=rf"x: expected shape \[4, {hidden}\], got \[3, {hidden}\]"
+    ):
+        kernels.folded.shrink(x[1:], *arguments, h)
+    with pytest.raises(ValueError, match=r"x: expected dtype torch.float32, got torch.float16"):
+        kernels.folded.new_shrunk(x.half(), *arguments)
+    with pytest.raises(ValueError, match=r"shrunk: expected shape \[P, 4, 2, 24\]"):
+        kernels.folded.shrink(x, *arguments, Shrunk(h.shares[:, 1:], None))

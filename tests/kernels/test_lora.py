@@ -341,6 +341,13 @@ def bad_calls(pool: Pool) -> dict[str, Callable[[], object]]:
             ),
             8,
         ),
+        "x's last stride: expected 1": lambda: shrink(x.T.contiguous().T, weights, batch),
+        "bias: expected shape [63], got [62]": lambda: lora_linear(
+            x, torch.zeros(63, 33), weights, batch, torch.zeros(62)
+        ),
+        "weight: expected dtype torch.float32, got torch.float16": lambda: lora_linear(
+            x, torch.zeros(63, 33).half(), weights, batch
+        ),
         "x: expected device cpu, got meta": lambda: shrink(x.to("meta"), weights, batch),
         "columns of scales: expected at least 5, got 4": lambda: shrink(
             x, replace(weights, column=2), batch

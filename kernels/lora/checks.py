@@ -1,0 +1,45 @@
+"""What the LoRA ops, folded ones too, ask of their arguments. ValueError: expected and got."""
+
+import torch
+
+from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
+from kernels.lora.batch import LoraBatch, LoraWeights
+
+
+def serving_dtypes(weights: LoraWeights) -> tuple[torch.dtype, ...]:
+    """What tokens may be in: the dtype of the rows, or any that holds every fp8 value."""
+    return FLOATS if weights.row_scales is not None else (weights.a.dtype,)
+
+
+def check_x(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
+    expect_shape("x", x, (batch.token_slot.shape[0], weights.a.shape[3]))
+    expect_dtype("x", x, *serving_dtypes(weights))
+    expect_device("x", x, weights.a.device)
+    expect(x.stride(1) == 1, "x's last stride", 1, x.stride(1))
+    expect_device("scales", batch.scales, weights.a.device)
+    expect_shape("page_owner", batch.page_owner, (weights.a.shape[0],))
+    last = weights.column + weights.a.shape[1]
+    num_columns = batch.scales.shape[1]
+    expect(last <= num_columns, "columns of scales", f"at least {last}", num_columns)
+
+
+def check_y(y: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
+    expect_shape("y", y, (batch.token_slot.shape[0], weights.b.shape[2]))
+    expect_dtype("y", y, *serving_dtypes(weights))
+    expect_device("y", y, weights.b.device)
+    expect(y.stride(1) == 1, "y's last stride", 1, y.stride(1))
+
+
+def check_base(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, weights: LoraWeights
+) -> None:
+    """Of the base projection that the adapters' group belongs to."""
+    num_columns = weights.b.shape[2]
+    expect_shape("weight", weight, (num_columns, weights.a.shape[3]))
+    named = [("weight", weight)]
+    if bias is not None:
+        expect_shape("bias", bias, (num_columns,))
+        named.append(("bias", bias))
+    for name, tensor in named:
+        expect_dtype(name, tensor, x.dtype)
+        expect_device(name, tensor, x.device)
