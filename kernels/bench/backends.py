@@ -33,12 +33,14 @@ MAX_ERROR, MAX_FP8_ERROR = 2e-2, 6e-2
 class Work:
     """alone: LoRA added into y. pair: base matmul and LoRA. A call a set.
 
-    plain, folded: base matmul and what reads y next, without LoRA and with it folded in; of ours.
+    plain, own, folded: base matmul and what reads y next; by cuBLAS, by our own matmul, and with
+    LoRA folded in; of ours.
     """
 
     alone: list[Call]
     pair: list[Call]
     plain: list[Call] = field(default_factory=list)
+    own: list[Call] = field(default_factory=list)
     folded: list[Call] = field(default_factory=list)
 
 
@@ -85,7 +87,8 @@ def _ours(case: Case, base: torch.Tensor, weights: list[LoraWeights], batch: Lor
         Layer(base[i % len(base)], case.x[i], case.y[i], weights[i], batch, consumer)
         for i in sets[:MAX_PAIRS]
     ]
-    return Work(alone, pair, [layer.plain for layer in layers], [layer.folded for layer in layers])
+    forms = ([getattr(layer, form) for layer in layers] for form in ("plain", "own", "folded"))
+    return Work(alone, pair, *forms)
 
 
 def to_fp8(weights: LoraWeights) -> LoraWeights:

@@ -1,8 +1,8 @@
-"""python -m kernels.bench.folded: an expand folded into its consumer, beside the plain sequence.
+"""python -m kernels.bench.folded: side stream, folded expand and own matmul, alone and together.
 
 A layer of Llama-3.1-8B's shape, on CUDA in bf16. What is timed begins with the base matmul, whose
 weights push the adapters' out of the L2 cache, and ends with the consumer's output. A gain is what
-a form takes beyond matmul and plain consumer, within one round.
+a form takes beyond cuBLAS and plain consumer, within one round.
 """
 
 import json
@@ -17,16 +17,22 @@ from kernels.activation import silu_mul
 from kernels.bench.timing import Call, rounds_us, spread
 from kernels.bench.workloads import Group, make_pool
 from kernels.folded import (
-    Shrunk,
     expand_add_rms_norm,
     expand_rope_kv_write,
     expand_silu_mul,
-    new_shrunk,
-    shrink,
+    linear_shrink,
 )
-from kernels.launch import beside, fork, join
 from kernels.linear import linear_shares
-from kernels.lora import ActivePages, LoraBatch, LoraWeights, add_lora, lora_linear
+from kernels.lora import (
+    ActivePages,
+    LoraBatch,
+    LoraWeights,
+    Shrunk,
+    add_lora,
+    lora_linear,
+    shrink,
+    shrink_beside,
+)
 from kernels.norm import add_rms_norm
 from kernels.rope import rope_kv_write
 
@@ -80,31 +86,30 @@ class Layer:
         return self.consumer.plain(self.y)
 
     def beside(self) -> object:
-        """The shrink on a second stream beside the matmul; expand, then consumer."""
+        """The side stream alone: the shrink beside the matmul; expand, then consumer."""
         return self.consumer.plain(lora_linear(self.x, self.base, self.lora, self.batch))
 
-    def folded(self) -> object:
-        """The shrink beside the matmul, the expand folded into the consumer."""
-        return self._folded(self.matmul)
+    def folded_in_turn(self) -> object:
+        """Folding alone: the shrink after the matmul, the expand with the consumer."""
+        y, h = self.matmul(), shrink(self.x, self.lora, self.batch)
+        return self.consumer.folded(y, h, self.lora, self.batch)
 
-    def plain_shares(self) -> object:
-        """The matmul of our own, whose shares the consumer adds."""
+    def folded_cublas(self) -> object:
+        """Side stream and folding."""
+        y, h = shrink_beside(self.matmul, self.x, self.lora, self.batch)
+        return self.consumer.folded(y, h, self.lora, self.batch)
+
+    def own(self) -> object:
+        """No LoRA; where kernels.linear has its own matmul, its shares added by the consumer."""
         return self.consumer.plain(linear_shares(self.x, self.base))
 
-    def folded_shares(self) -> object:
-        return self._folded(lambda: linear_shares(self.x, self.base))
-
-    def _folded(self, matmul: Callable[[], torch.Tensor]) -> object:
-        h = new_shrunk(self.x, self.lora, self.batch)
-        fork(self.x.device)
-        y = matmul()
-        with beside(self.x.device):
-            shrink(self.x, self.lora, self.batch, h, dependent=False)
-        join(self.x.device)
+    def folded(self) -> object:
+        """All three: what kernels.folded gives."""
+        y, h = linear_shrink(self.x, self.base, self.lora, self.batch)
         return self.consumer.folded(y, h, self.lora, self.batch)
 
 
-FORMS = ("plain", "sequence", "beside", "folded", "plain_shares", "folded_shares")
+FORMS = ("plain", "own", "sequence", "beside", "folded_in_turn", "folded_cublas", "folded")
 
 
 def run(

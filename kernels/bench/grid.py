@@ -51,6 +51,9 @@ def _line(point: Point, found: Measured) -> dict[str, object]:
         "rank": point.rank,
         "gain_us": round(found.gain[OURS], 3),
         "folded_us": round(found.folded[OURS], 3),
+        # Over the faster of cuBLAS and our own matmul: that one is faster is no merit of LoRA's.
+        "net_us": round(found.folded[OURS] - min(found.own_us, 0.0), 3),
+        "own_us": round(found.own_us, 3),
         "alone_us": round(found.alone[OURS], 3),
         "base_us": round(found.base_us, 3),
         "floor_us": round(size / read_bytes_per_us(), 3),

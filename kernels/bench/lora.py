@@ -2,7 +2,8 @@
 
 A layer is its four projection groups; its figures are their sums. Overlap counts. Two forms of ours
 are timed, and FORM is the line's gain: beside, base matmul and LoRA in one graph minus the base
-matmul, as the peers; folded, the same with what reads the projection next on both sides.
+matmul, as the peers; folded, the same with what reads the projection next on both sides. own_us is
+what our matmul without LoRA takes beyond cuBLAS, which is the base of every gain.
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,7 +47,7 @@ def _line(num_tokens: int, num_adapters: int, each: list[Measured]) -> dict[str,
     forms = {"beside": gain[OURS], "folded": sum(m.folded[OURS] for m in each)}
     alone = {name: sum(m.alone[name] for m in each) for name in each[0].alone}
     floor = sum(floor_bytes(group, RANK, num_tokens, num_adapters) for group in LAYER.values())
-    peer = best_peer(gain)
+    peer, own = best_peer(gain), sum(m.own_us for m in each)
     return {
         "op": "lora",
         "table": "A",
@@ -58,6 +59,9 @@ def _line(num_tokens: int, num_adapters: int, each: list[Measured]) -> dict[str,
         "form": FORM,
         "forms": {name: round(us, 2) for name, us in forms.items()},
         "base_us": round(sum(m.base_us for m in each), 2),
+        "own_us": round(own, 2),
+        # Over the faster of the two base matmuls, projection by projection.
+        "net_us": round(sum(m.folded[OURS] - min(m.own_us, 0.0) for m in each), 2),
         "floor_us": round(floor / read_bytes_per_us(), 2),
         "peer_us": round(peer[1], 2) if peer else None,
         "peer": peer[0] if peer else None,
@@ -67,7 +71,10 @@ def _line(num_tokens: int, num_adapters: int, each: list[Measured]) -> dict[str,
             for name in gain
             if name not in (OURS, OURS_FP8)
         },
-        "fp8": {"gain_us": round(gain[OURS_FP8], 2), "alone_us": round(alone[OURS_FP8], 2)},
+        "fp8": {
+            "gain_us": round(sum(m.folded[OURS_FP8] for m in each), 2),
+            "alone_us": round(alone[OURS_FP8], 2),
+        },
         "projections": {
             name: {
                 "gain_us": round(m.gain[OURS], 2),

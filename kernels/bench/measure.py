@@ -34,10 +34,12 @@ class Measured:
     """Microseconds. gain, folded, alone: by backend; spread of each work by its name.
 
     gain: base matmul and LoRA in one graph, minus the base matmul; folded, of ours: base matmul and
-    what reads its output with LoRA folded in, minus the two without it; alone: LoRA added into y.
+    what reads its output with LoRA folded in, minus the two without it, the matmul then being
+    cuBLAS; alone: LoRA added into y. own: what our own matmul takes beyond cuBLAS, the same two.
     """
 
     base_us: float
+    own_us: float
     gain: dict[str, float]
     folded: dict[str, float]
     alone: dict[str, float]
@@ -50,12 +52,14 @@ def measure(point: Point, backends: Mapping[str, Backend], num_rounds: int) -> M
     pairs = {"base": base_calls(case, base)} | {name: work.pair for name, work in works.items()}
     folding = {name: work.folded for name, work in works.items() if work.folded}
     if folding:
-        pairs |= {"plain": works[OURS].plain} | {f"{n} folded": w for n, w in folding.items()}
+        pairs |= {"plain": works[OURS].plain, "own": works[OURS].own}
+        pairs |= {f"{n} folded": w for n, w in folding.items()}
     least = MIN_CALLS if point.is_decode else 1
     times = rounds_us({name: _long(calls, least) for name, calls in pairs.items()}, num_rounds)
     lone = rounds_us({n: _long(work.alone, least) for n, work in works.items()}, num_rounds)
     return Measured(
         statistics.median(times["base"]),
+        median_difference(times["own"], times["plain"]) if folding else 0.0,
         {name: median_difference(times[name], times["base"]) for name in works},
         {name: median_difference(times[f"{name} folded"], times["plain"]) for name in folding},
         {name: statistics.median(each) for name, each in lone.items()},
@@ -119,7 +123,7 @@ def _compile(peers_dir: str | None, names: tuple[str, ...], in_fp8: bool, point:
         work = backend(case, base)
         work.alone[0]()
         work.pair[0]()
-        for call in work.plain[:1] + work.folded[:1]:
+        for call in work.plain[:1] + work.own[:1] + work.folded[:1]:
             call()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()

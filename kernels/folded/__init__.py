@@ -1,71 +1,44 @@
-"""An adapter's expand folded into the op that reads the projection next: no launch of its own.
+"""A projection with adapters whose expand is folded into the op that reads the projection next.
 
-Each call equals expand, then its consumer, without the rounding between them. The CPU does just
-that; a batch without adapters calls the consumer itself.
+linear_shrink gives the projection's two halves, base and shrunk; each other call equals expand,
+then its consumer, without the rounding between them. Where these two in turn are faster (see
+table.py), and on the CPU, that is what runs. A batch without adapters calls the consumer itself.
 """
+
+from functools import partial
 
 import torch
 
 from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
-from kernels.folded import reference
-from kernels.folded.shrunk import Shrunk
-from kernels.lora import reference as lora_reference
-from kernels.lora.batch import LoraBatch, LoraWeights, TilePlan
-from kernels.lora.checks import check_x, serving_dtypes
-from kernels.lora.table import MAX_DECODE_TOKENS
+from kernels.folded import in_turn
+from kernels.folded.table import folds_narrow
+from kernels.linear import linear_shares
+from kernels.lora import LoraBatch, LoraWeights, Shrunk, plan_of, shrink_beside
+from kernels.lora.checks import check_base, check_h, serving_dtypes
 from kernels.rope.checks import check_rope_kv_write
 from kernels.shares import check_shares
 
 __all__ = [
-    "Shrunk",
     "expand_add_rms_norm",
     "expand_rope_kv_write",
     "expand_silu_mul",
-    "new_shrunk",
-    "shrink",
+    "linear_shrink",
 ]
 
 
-def new_shrunk(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> Shrunk:
-    """Room for shrink's result, to be made on the stream that reads it."""
-    check_x(x, weights, batch)
-    if not x.is_cuda:
-        max_rank = batch.page_table.shape[1] * weights.a.shape[2]
-        shape = (1, x.shape[0], weights.a.shape[1], max_rank)
-        return Shrunk(x.new_empty(shape, dtype=torch.float32), None)
-    from kernels.folded import rows_kernel
-    from kernels.lora import kernel
+def linear_shrink(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weights: LoraWeights,
+    batch: LoraBatch,
+    bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, Shrunk]:
+    """Semantics: y = x Wᵀ + bias in shares [P, T, N], as linear_shares; h = scale · A x.
 
-    shares, plan = kernel.new_shares(x, weights, batch), _plan(weights, batch)
-    # A list in full for each tile of a long prefill would take hundreds of megabytes.
-    if x.shape[0] > MAX_DECODE_TOKENS:
-        return Shrunk(shares, None)
-    return Shrunk(shares, rows_kernel.new_rows(shares, plan, weights.a.shape[2], x.dtype))
-
-
-def shrink(
-    x: torch.Tensor, weights: LoraWeights, batch: LoraBatch, shrunk: Shrunk, dependent: bool = True
-) -> None:
-    """Semantics: kernels.lora's shrink of x [T, H] into shrunk (new_shrunk), in place.
-
-    May run beside the base matmul. dependent: as in kernels.launch; False for the first launch
-    beside another stream's.
+    x [T, H], weight [N, H], bias [N], all of the rows' dtype. On CUDA side by side.
     """
-    check_x(x, weights, batch)
-    max_rank = batch.page_table.shape[1] * weights.a.shape[2]
-    shape = ("P", x.shape[0], weights.a.shape[1], max_rank)
-    expect_shape("shrunk", shrunk.shares, shape)
-    expect_device("shrunk", shrunk.shares, x.device)
-    if not x.is_cuda:
-        shrunk.shares.copy_(lora_reference.shrink(x, weights, batch)[None])
-        return
-    from kernels.folded import rows_kernel
-    from kernels.lora import kernel
-
-    plan = _plan(weights, batch)
-    kernel.shrink(x, weights, batch, plan, shrunk.shares, dependent=dependent)
-    if shrunk.listed is not None:
-        rows_kernel.list_rows(shrunk.shares, plan, weights.a.shape[2], shrunk.listed)
+    check_base(x, weight, bias, weights)
+    return shrink_beside(partial(linear_shares, x, weight, bias), x, weights, batch)
 
 
 def expand_silu_mul(
@@ -77,22 +50,18 @@ def expand_silu_mul(
 ) -> torch.Tensor:
     """Semantics: silu_mul(gate_up + h B), a new [T, I] of dtype, gate_up's unless said otherwise.
 
-    gate_up [T, 2·I] or its shares [P, T, 2·I] (see kernels.shares), left as it is; h: this group's,
-    shrunk of the projection's input.
+    gate_up [T, 2·I] or its shares [P, T, 2·I] (see kernels.shares); it may be overwritten. h: this
+    group's, shrunk of the projection's input.
     """
     dtype = dtype or gate_up.dtype
     _check_group(gate_up, dtype, h, weights, batch, num_slices=2)
-    expect(
-        weights.slice_sizes[0] == weights.slice_sizes[1],
-        "slice_sizes",
-        "two of one width",
-        weights.slice_sizes,
-    )
+    widths = weights.slice_sizes
+    expect(widths[0] == widths[1], "slice_sizes", "two of one width", widths)
     if not gate_up.is_cuda:
-        return reference.expand_silu_mul(gate_up, h.shares, weights, batch, dtype)
+        return in_turn.expand_silu_mul(gate_up, h, weights, batch, dtype)
     from kernels.folded import silu_kernel
 
-    return silu_kernel.expand_silu_mul(gate_up, h, weights, _plan(weights, batch), dtype)
+    return silu_kernel.expand_silu_mul(gate_up, h, weights, plan_of(weights, batch), dtype)
 
 
 def expand_rope_kv_write(
@@ -110,23 +79,23 @@ def expand_rope_kv_write(
     k_norm: torch.Tensor | None = None,
     eps: float = 0.0,
 ) -> torch.Tensor:
-    """Semantics: kernels.rope.rope_kv_write(qkv + h B, …) with whole heads turned: Dr = D.
+    """Semantics: kernels.rope.rope_kv_write(qkv + h B, …); qkv may be overwritten.
 
-    h: this group's, shrunk of the projection's input; qkv stays as it is.
+    h: this group's, shrunk of the projection's input. Folded if whole heads are turned, Dr = D.
     """
     _check_group(qkv, k_cache.dtype, h, weights, batch, num_slices=3)
     check_rope_kv_write(qkv, cos, sin, k_cache, v_cache, places, q_norm, k_norm)
     num_kv_heads, head_dim = k_cache.shape[2:]
-    expect(2 * cos.shape[1] == head_dim, "rotary size", head_dim, 2 * cos.shape[1])
     kv_size = num_kv_heads * head_dim
     sizes = (qkv.shape[-1] - 2 * kv_size, kv_size, kv_size)
     expect(weights.slice_sizes == sizes, "slice_sizes", sizes, weights.slice_sizes)
     arguments = (cos, sin, k_cache, v_cache, places, q_norm, k_norm, eps)
-    if not qkv.is_cuda:
-        return reference.expand_rope_kv_write(qkv, h.shares, weights, batch, *arguments)
+    whole = 2 * cos.shape[1] == head_dim
+    if not (qkv.is_cuda and whole and folds_narrow(qkv.shape[-2])):
+        return in_turn.expand_rope_kv_write(qkv, h, weights, batch, *arguments)
     from kernels.folded import rope_kernel
 
-    plan = _plan(weights, batch)
+    plan = plan_of(weights, batch)
     return rope_kernel.expand_rope_kv_write(qkv, h, weights, plan, *arguments)
 
 
@@ -141,8 +110,8 @@ def expand_add_rms_norm(
 ) -> torch.Tensor:
     """Semantics: residual += x + h B, in place; returns rms_norm(residual), a new [T, H].
 
-    residual [T, H]; x so, or its shares [P, T, H]; h: this group's, shrunk of what x was made of;
-    weight [H] of the norm. x stays as it is.
+    residual [T, H]; x so, or its shares [P, T, H], may be overwritten; h: this group's, shrunk of
+    what x was made of; weight [H] of the norm.
     """
     expect_dtype("residual", residual, *FLOATS)
     _check_group(x, residual.dtype, h, weights, batch, num_slices=1)
@@ -152,19 +121,12 @@ def expand_add_rms_norm(
     for name, tensor in (("residual", residual), ("weight", weight)):
         expect_device(name, tensor, x.device)
         expect(tensor.stride(-1) == 1, f"{name}'s last stride", 1, tensor.stride(-1))
-    if not x.is_cuda:
-        return reference.expand_add_rms_norm(x, residual, h.shares, weights, batch, weight, eps)
+    if not (x.is_cuda and folds_narrow(x.shape[-2])):
+        return in_turn.expand_add_rms_norm(x, residual, h, weights, batch, weight, eps)
     from kernels.folded import norm_kernel
 
-    plan = _plan(weights, batch)
+    plan = plan_of(weights, batch)
     return norm_kernel.expand_add_rms_norm(x, residual, h, weights, plan, weight, eps)
-
-
-def _plan(weights: LoraWeights, batch: LoraBatch) -> TilePlan:
-    """The plan that ActivePages bound to the batch, or one of this call."""
-    from kernels.lora.plan import plan_tiles
-
-    return batch.plan or plan_tiles(batch, weights.b.shape[1])
 
 
 def _check_group(
@@ -182,6 +144,4 @@ def _check_group(
     expect(dtype in dtypes, "y's dtype", " or ".join(map(str, dtypes)), dtype)
     expect_shape("y", y, (*y.shape[:-2], batch.token_slot.shape[0], weights.b.shape[2]))
     expect_device("y", y, weights.b.device)
-    max_rank = batch.page_table.shape[1] * weights.b.shape[1]
-    expect_shape("h", h.shares, ("P", y.shape[-2], num_slices, max_rank))
-    expect_device("h", h.shares, y.device)
+    check_h(h, weights, batch)

@@ -9,12 +9,14 @@ programs wait for each other, measured on an H200: 0.5 to 1 µs slower than the 
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.folded.delta import FIRST, delta, rows_at
-from kernels.folded.shrunk import Shrunk
-from kernels.folded.table import Blocks, norm_blocks
+from kernels.folded.table import norm_blocks
 from kernels.launch import launch_options
 from kernels.lora.batch import LoraWeights, TilePlan
+from kernels.lora.delta import FIRST, delta, rows_at
+from kernels.lora.shrunk import Shrunk
+from kernels.lora.table import ExpandBlocks
 from kernels.lora.tile import tile_tokens
 from kernels.shares import in_shares
 from kernels.shares_kernel import load_shares
@@ -24,7 +26,7 @@ NORM_COLUMNS, NORM_WARPS = 1024, 4
 
 @triton.jit(do_not_specialize=["num_tokens", "capacity"])
 def expand_add_norm_kernel(
-    # read: [SHARES, T, H], shrunk tokens (see delta.py), rank rows
+    # read: [SHARES, T, H], shrunk tokens (see lora/delta.py), rank rows
     x,
     h,
     b,
@@ -53,8 +55,6 @@ def expand_add_norm_kernel(
     BT: tl.constexpr,
     BN: tl.constexpr,
     BR: tl.constexpr,
-    LISTED: tl.constexpr,
-    SPLIT: tl.constexpr,
     SHARES: tl.constexpr,
     UPCAST: tl.constexpr,
     PDL: tl.constexpr,
@@ -83,8 +83,8 @@ def expand_add_norm_kernel(
         False,
     )
     if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+        gdc_wait()
+        gdc_launch_dependents()
     m = m_t[:, None] & m_n[None, :]
     p_residual = residual + (token * stride_residual)[:, None] + i_n[None, :]
     b_x = load_shares(x + (token * stride_x)[:, None] + i_n[None, :], stride_share, m, SHARES)
@@ -106,7 +106,6 @@ def expand_add_norm_kernel(
         i_n,
         m_n,
         num_rows,
-        num_tokens,
         capacity,
         max_rows,
         stride_b_page,
@@ -118,8 +117,7 @@ def expand_add_norm_kernel(
         BR,
         False,
         True,
-        LISTED,
-        SPLIT,
+        True,
         residual.dtype.element_ty,
         UPCAST,
     )
@@ -151,8 +149,8 @@ def norm_of_squares_kernel(
     PDL: tl.constexpr,
 ):
     if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+        gdc_wait()
+        gdc_launch_dependents()
     PARTS: tl.constexpr = (H + BH - 1) // BH
     i_token = (tl.program_id(0) // PARTS).to(tl.int64)
     i_h = tl.program_id(0) % PARTS * BH + tl.arange(0, BH)
@@ -174,7 +172,7 @@ def expand_add_rms_norm(
     plan: TilePlan,
     weight: torch.Tensor,
     eps: float,
-    blocks: Blocks | None = None,
+    blocks: ExpandBlocks | None = None,
 ) -> torch.Tensor:
     """residual [T, H], x so or [P, T, H], rows adjacent inside. In place and new."""
     x, rows = in_shares(x), h.rows
@@ -207,8 +205,6 @@ def expand_add_rms_norm(
         BT=plan.tokens_per_tile,
         BN=chosen.columns,
         BR=chosen.rows,
-        LISTED=h.listed is not None,
-        SPLIT=h.shares.shape[0],
         SHARES=x.shape[0],
         UPCAST=not x.is_cuda,
         num_warps=chosen.num_warps,

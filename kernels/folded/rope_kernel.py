@@ -4,12 +4,14 @@
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.folded.delta import FIRST, delta, rows_at
-from kernels.folded.shrunk import Shrunk
-from kernels.folded.table import Blocks, rope_blocks
+from kernels.folded.table import rope_blocks
 from kernels.launch import launch_options
 from kernels.lora.batch import LoraWeights, TilePlan
+from kernels.lora.delta import FIRST, delta, rows_at
+from kernels.lora.shrunk import Shrunk
+from kernels.lora.table import ExpandBlocks
 from kernels.lora.tile import tile_tokens
 from kernels.shares import in_shares
 from kernels.shares_kernel import load_shares
@@ -17,7 +19,7 @@ from kernels.shares_kernel import load_shares
 
 @triton.jit(do_not_specialize=["num_tokens", "num_places", "capacity"])
 def expand_rope_kv_write_kernel(
-    # read: [SHARES, T, (HQ + 2·HKV)·D], shrunk tokens (see delta.py), rank rows
+    # read: [SHARES, T, (HQ + 2·HKV)·D], shrunk tokens (see lora/delta.py), rank rows
     qkv,
     h,
     b,
@@ -59,8 +61,6 @@ def expand_rope_kv_write_kernel(
     BT: tl.constexpr,
     BN: tl.constexpr,
     BR: tl.constexpr,
-    LISTED: tl.constexpr,
-    SPLIT: tl.constexpr,
     SHARES: tl.constexpr,
     UPCAST: tl.constexpr,
     PDL: tl.constexpr,
@@ -92,8 +92,8 @@ def expand_rope_kv_write_kernel(
         True,
     )
     if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+        gdc_wait()
+        gdc_launch_dependents()
     i_slice = (i_head >= HQ).to(tl.int32) + (i_head >= HQ + HKV).to(tl.int32)
     place = tl.load(places + token, mask=m_t, other=-1)
     m = m_t[:, None] & m_half[None, :]
@@ -119,7 +119,6 @@ def expand_rope_kv_write_kernel(
         HALF + i_n,
         m_half,
         num_rows,
-        num_tokens,
         capacity,
         max_rows,
         stride_b_page,
@@ -131,8 +130,7 @@ def expand_rope_kv_write_kernel(
         BR,
         True,
         True,
-        LISTED,
-        SPLIT,
+        True,
         q.dtype.element_ty,
         UPCAST,
     )
@@ -190,7 +188,7 @@ def expand_rope_kv_write(
     q_norm: torch.Tensor | None,
     k_norm: torch.Tensor | None,
     eps: float,
-    blocks: Blocks | None = None,
+    blocks: ExpandBlocks | None = None,
 ) -> torch.Tensor:
     """As kernels/rope's launch. → a new q [T, HQ, D]."""
     num_blocks, block_size, num_kv_heads, head_dim = k_cache.shape
@@ -242,8 +240,6 @@ def expand_rope_kv_write(
         BT=plan.tokens_per_tile,
         BN=columns,
         BR=chosen.rows,
-        LISTED=h.listed is not None,
-        SPLIT=h.shares.shape[0],
         SHARES=qkv.shape[0],
         UPCAST=not qkv.is_cuda,
         num_warps=chosen.num_warps,

@@ -4,12 +4,14 @@
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.folded.delta import FIRST, delta, rows_at
-from kernels.folded.shrunk import Shrunk
-from kernels.folded.table import Blocks, silu_blocks
+from kernels.folded.table import silu_blocks
 from kernels.launch import launch_options
 from kernels.lora.batch import LoraWeights, TilePlan
+from kernels.lora.delta import FIRST, delta, rows_at
+from kernels.lora.shrunk import Shrunk
+from kernels.lora.table import ExpandBlocks
 from kernels.lora.tile import tile_tokens
 from kernels.shares import in_shares
 from kernels.shares_kernel import load_shares
@@ -17,7 +19,7 @@ from kernels.shares_kernel import load_shares
 
 @triton.jit(do_not_specialize=["num_tokens", "capacity"])
 def expand_silu_mul_kernel(
-    # read: [SHARES, T, 2·I], shrunk tokens (see delta.py), rank rows
+    # read: [SHARES, T, 2·I], shrunk tokens (see lora/delta.py), rank rows
     gate_up,
     h,
     b,
@@ -44,7 +46,6 @@ def expand_silu_mul_kernel(
     BN: tl.constexpr,
     BR: tl.constexpr,
     LISTED: tl.constexpr,
-    SPLIT: tl.constexpr,
     SHARES: tl.constexpr,
     UPCAST: tl.constexpr,
     PDL: tl.constexpr,
@@ -72,8 +73,8 @@ def expand_silu_mul_kernel(
         True,
     )
     if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+        gdc_wait()
+        gdc_launch_dependents()
     m = m_t[:, None] & m_n[None, :]
     p_gate = gate_up + (token * stride_gate_up)[:, None] + i_n[None, :]
     b_gate = load_shares(p_gate, stride_share, m, SHARES)
@@ -95,7 +96,6 @@ def expand_silu_mul_kernel(
         I + i_n,
         m_n,
         num_rows,
-        num_tokens,
         capacity,
         max_rows,
         stride_b_page,
@@ -108,7 +108,6 @@ def expand_silu_mul_kernel(
         True,
         False,
         LISTED,
-        SPLIT,
         y.dtype.element_ty,
         UPCAST,
     )
@@ -124,7 +123,7 @@ def expand_silu_mul(
     weights: LoraWeights,
     plan: TilePlan,
     dtype: torch.dtype,
-    blocks: Blocks | None = None,
+    blocks: ExpandBlocks | None = None,
 ) -> torch.Tensor:
     """gate_up [T, 2·I] or [P, T, 2·I], rows adjacent inside. → a new [T, I] of dtype."""
     gate_up, rows = in_shares(gate_up), h.rows
@@ -153,7 +152,6 @@ def expand_silu_mul(
             BN=chosen.columns,
             BR=chosen.rows,
             LISTED=h.listed is not None,
-            SPLIT=h.shares.shape[0],
             SHARES=gate_up.shape[0],
             UPCAST=not gate_up.is_cuda,
             num_warps=chosen.num_warps,

@@ -1,36 +1,32 @@
-"""Block sizes by shape. Prefill: the best of those tried on one H200 (kernels/bench/LOG.md).
+"""Which expands are folded, and block sizes by shape: measured on one H200 (kernels/bench/LOG.md).
 
-Decode: what puts most programs on a multiprocessor, not yet measured in this form.
+In prefill only SiLU·mul is: it saves writing and reading the widest output. The others' columns are
+few; an expand in place is as fast or faster there.
 """
 
-from dataclasses import dataclass
-
-from kernels.lora.table import MAX_DECODE_TOKENS
+from kernels.lora.table import MAX_DECODE_TOKENS, ExpandBlocks
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """columns of a program (rope: of each half of a head); rank rows of a step."""
-
-    columns: int
-    rows: int
-    num_warps: int = 4
-    num_stages: int = 1
+def folds_narrow(num_tokens: int) -> bool:
+    """Whether rope + KV write and add + norm take the expand with them."""
+    return num_tokens <= MAX_DECODE_TOKENS
 
 
-def silu_blocks(num_tokens: int, itemsize: int) -> Blocks:
+def silu_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
     if itemsize == 4:
-        return Blocks(32, 32)
-    return Blocks(64, 64) if num_tokens <= MAX_DECODE_TOKENS else Blocks(64, 32, num_stages=2)
+        return ExpandBlocks(32, 32)
+    if num_tokens <= 64:
+        return ExpandBlocks(128, 32, num_stages=2)
+    return ExpandBlocks(64, 64) if num_tokens <= MAX_DECODE_TOKENS else ExpandBlocks(64, 16)
 
 
-def rope_blocks(num_tokens: int, itemsize: int) -> Blocks:
+def rope_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
     if itemsize == 4:
-        return Blocks(32, 32)
-    return Blocks(64, 128) if num_tokens <= MAX_DECODE_TOKENS else Blocks(64, 32, 8, 2)
+        return ExpandBlocks(32, 32)
+    return ExpandBlocks(64, 128) if num_tokens <= 64 else ExpandBlocks(64, 32, num_stages=3)
 
 
-def norm_blocks(num_tokens: int, itemsize: int) -> Blocks:
+def norm_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
     if itemsize == 4:
-        return Blocks(32, 32)
-    return Blocks(64, 128) if num_tokens <= MAX_DECODE_TOKENS else Blocks(128, 64, 8)
+        return ExpandBlocks(32, 32)
+    return ExpandBlocks(64, 128) if num_tokens <= 64 else ExpandBlocks(64, 64)

@@ -12,9 +12,10 @@ from kernels.linear.table import Blocks, linear_blocks
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def linear_shares_kernel(
-    # read: tokens [T, H], weight [N, H]
+    # read: tokens [T, H], weight [N, H], bias [N] or None
     x,
     w,
+    bias,
     # written: shares [SPLIT, T, N]
     y,
     # sizes
@@ -46,6 +47,9 @@ def linear_shares_kernel(
     p_w = w + (i_n.to(tl.int64) * stride_w)[:, None]
     # Columns on the tensor cores' first side, which is 64 long: tokens may be few.
     acc = tl.zeros((BN, BT), dtype=tl.float32)
+    if bias is not None:
+        m_bias = m_n & (i_split == 0)
+        acc += tl.load(bias + i_n, mask=m_bias, other=0.0).to(tl.float32)[:, None]
     for step in range(i_split * steps, min((i_split + 1) * steps, num_steps)):
         i_h = (step * BH + tl.arange(0, BH))[None, :]
         if WHOLE:
@@ -63,9 +67,12 @@ def linear_shares_kernel(
 
 
 def linear_shares(
-    x: torch.Tensor, weight: torch.Tensor, blocks: Blocks | None = None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    blocks: Blocks | None = None,
 ) -> torch.Tensor:
-    """x [T, H], T <= 64; weight [N, H] → shares [P, T, N], in fp32 if several, else x's dtype."""
+    """x [T, H], T <= 64; weight [N, H], bias [N] → shares [P, T, N], fp32 if several, else x's."""
     (num_tokens, hidden), width = x.shape, weight.shape[0]
     chosen = blocks or linear_blocks(num_tokens, hidden, width, x.element_size())
     dtype = x.dtype if chosen.split == 1 else torch.float32
@@ -74,6 +81,7 @@ def linear_shares(
         linear_shares_kernel[(triton.cdiv(width, chosen.columns), chosen.split)](
             x,
             weight,
+            bias,
             y,
             num_tokens,
             hidden,

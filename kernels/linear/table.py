@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 # Beyond, the vendor's matmul is as fast and writes no shares.
 MAX_TOKENS = 64
-
-
 # About one a multiprocessor of an H200.
 NUM_PROGRAMS = 128
 
@@ -28,5 +26,8 @@ def linear_blocks(num_tokens: int, hidden: int, width: int, itemsize: int) -> Bl
     split = max(1, min(-(-NUM_PROGRAMS * 64 // width), hidden // 512))
     if num_tokens > 16 and split == 1:
         # Tokens are re-read by every block: wide blocks, when there are enough.
-        return Blocks(128, 64, 1, num_stages=6)
+        return Blocks(128, 128, 1)
+    if num_tokens > 16 and -(-width // 64) * split > NUM_PROGRAMS:
+        # More programs than run one by one: smaller ones, two on a multiprocessor.
+        return Blocks(64, 64, split, num_stages=6)
     return Blocks(64, 128, split)

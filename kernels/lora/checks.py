@@ -4,6 +4,8 @@ import torch
 
 from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
 from kernels.lora.batch import LoraBatch, LoraWeights
+from kernels.lora.shrunk import Shrunk
+from kernels.lora.table import MAX_DECODE_TOKENS
 
 
 def serving_dtypes(weights: LoraWeights) -> tuple[torch.dtype, ...]:
@@ -28,6 +30,21 @@ def check_y(y: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
     expect_dtype("y", y, *serving_dtypes(weights))
     expect_device("y", y, weights.b.device)
     expect(y.stride(1) == 1, "y's last stride", 1, y.stride(1))
+
+
+def check_h(h: Shrunk, weights: LoraWeights, batch: LoraBatch) -> None:
+    """That it was shrunk for this batch and group."""
+    num_rows = batch.page_table.shape[1] * weights.b.shape[1]
+    if batch.dense is not None:
+        num_rows = batch.dense.rows[weights.column].b_rows.shape[0]
+    num_tokens, num_slices = batch.token_slot.shape[0], len(weights.slice_sizes)
+    expect_shape("h", h.shares, ("P", num_tokens, num_slices, num_rows))
+    expect_dtype("h", h.shares, torch.float32, *serving_dtypes(weights))
+    expect_device("h", h.shares, weights.b.device)
+    is_listed = h.shares.is_cuda and num_tokens <= MAX_DECODE_TOKENS
+    expect((h.listed is not None) == is_listed, "h listed", is_listed, h.listed is not None)
+    if h.shares.is_cuda and not is_listed:
+        expect(h.shares.shape[0] == 1, "shares of h unlisted", 1, h.shares.shape[0])
 
 
 def check_base(

@@ -72,16 +72,17 @@ class ActivePages:
         self._held = dict(active)
 
 
-def dense_shrink_expand(
-    x: torch.Tensor, y: torch.Tensor, weights: LoraWeights, dense: DenseBatch
-) -> None:
-    """Semantics: y[t] += Bᵀ mask(A x[t]). x [T, H]; y [T, N], in place."""
+def dense_shrink(x: torch.Tensor, weights: LoraWeights, dense: DenseBatch) -> torch.Tensor:
+    """Semantics: h = mask(A x). x [T, H] → [T, NS, RA] of x's dtype."""
     rows = dense.rows[weights.column]
-    num_slices, num_rows = len(weights.slice_sizes), rows.b_rows.shape[0]
-    h = F.linear(x, rows.a_rows).view(x.shape[0], num_slices, num_rows)
+    h = F.linear(x, rows.a_rows).view(x.shape[0], len(weights.slice_sizes), -1)
     # Filled, not multiplied by zero: one adapter's overflow must not reach another's tokens.
-    h.masked_fill_(dense.hidden, 0.0)
-    start = 0
+    return h.masked_fill_(dense.hidden, 0.0)
+
+
+def dense_expand(y: torch.Tensor, h: torch.Tensor, weights: LoraWeights, dense: DenseBatch) -> None:
+    """Semantics: y += h B, in place. y [T, N]; h as dense_shrink returns it."""
+    rows, start = dense.rows[weights.column], 0
     for s, size in enumerate(weights.slice_sizes):
         y.narrow(1, start, size).addmm_(h[:, s], rows.b_rows.narrow(1, start, size))
         start += size

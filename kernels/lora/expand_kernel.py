@@ -9,12 +9,13 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.lora.tile import add_delta, add_rows, column_block, rows_of_b, shrunk_rows, tile_tokens
+from kernels.lora.delta import FIRST, delta, rows_at
+from kernels.lora.tile import column_block, tile_tokens
 
 
 @triton.jit(do_not_specialize=["num_tokens", "capacity"])
 def lora_expand_kernel(
-    # read: shares of the shrunk tokens [SPLIT, T, NS, max_rank], rank rows
+    # read: shrunk tokens (see delta.py), rank rows
     h,
     b,
     # read: the plan
@@ -30,7 +31,7 @@ def lora_expand_kernel(
     size_1,
     size_2,
     capacity,
-    max_rank,
+    max_rows,
     # strides
     stride_b_page,
     stride_b_row,
@@ -40,10 +41,8 @@ def lora_expand_kernel(
     PR: tl.constexpr,
     BT: tl.constexpr,
     BN: tl.constexpr,
-    FIRST: tl.constexpr,
     BR: tl.constexpr,
-    SPLIT: tl.constexpr,
-    WIDE: tl.constexpr,
+    LISTED: tl.constexpr,
     UPCAST: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -53,26 +52,12 @@ def lora_expand_kernel(
     num_rows = tl.load(num_pages + i_tile) * PR
     token, _, slot = tile_tokens(order, slots, i_tile, num_tokens, BT)
     i_slice, i_n, m_n = column_block(tl.program_id(1), size_0, size_1, size_2, NS, BN)
-    b_b, owner, row = rows_of_b(
-        b,
-        entries,
-        i_tile,
+    b_f, _, f_owner, f_row = rows_at(
         0,
-        i_n,
-        m_n,
-        num_rows,
-        capacity,
-        stride_b_page,
-        stride_b_row,
-        PR,
-        FIRST,
-        y.dtype.element_ty,
-    )
-    b_next, owner_next, row_next = rows_of_b(
         b,
         entries,
         i_tile,
-        FIRST,
+        i_n,
         i_n,
         m_n,
         num_rows,
@@ -80,28 +65,23 @@ def lora_expand_kernel(
         stride_b_page,
         stride_b_row,
         PR,
-        BR,
-        y.dtype.element_ty,
+        FIRST,
+        False,
     )
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
     if num_rows == 0:
         return
-    plane = tl.cast(NS * max_rank, tl.int64) * num_tokens
     # Tokens without adapter are neither read nor written: they keep their bits.
     m_y = (slot >= 0)[:, None] & m_n[None, :]
     p_y = y + token[:, None] * stride_y + i_n[None, :]
     b_y = tl.load(p_y, mask=m_y, other=0.0)
-    b_h = shrunk_rows(h, token, slot, owner, row, i_slice, plane, max_rank, NS, SPLIT)
-    acc = tl.zeros((BT, BN) if WIDE else (BN, BT), dtype=tl.float32)
-    acc = add_rows(acc, b_b, b_h, UPCAST, WIDE)
-    acc = add_delta(
-        acc,
-        b_next,
-        owner_next,
-        row_next,
-        FIRST,
+    b_delta, _ = delta(
+        b_f,
+        b_f,
+        f_owner,
+        f_row,
         h,
         b,
         entries,
@@ -109,21 +89,25 @@ def lora_expand_kernel(
         token,
         slot,
         i_slice,
+        i_slice,
+        i_n,
         i_n,
         m_n,
         num_rows,
         capacity,
-        plane,
-        max_rank,
+        max_rows,
         stride_b_page,
         stride_b_row,
         NS,
         PR,
+        BT,
+        BN,
         BR,
-        SPLIT,
+        False,
+        True,
+        LISTED,
         y.dtype.element_ty,
         UPCAST,
-        WIDE,
     )
-    out = b_y.to(tl.float32) + (acc if WIDE else tl.trans(acc))
+    out = b_y.to(tl.float32) + b_delta
     tl.store(p_y, out.to(y.dtype.element_ty), mask=m_y)

@@ -49,8 +49,8 @@ def shrink(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> torch.Ten
     return h
 
 
-def expand(h: torch.Tensor, weights: LoraWeights, batch: LoraBatch, y: torch.Tensor) -> None:
-    """y [T, N] += h B, slice by slice, in place."""
+def expand(y: torch.Tensor, h: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
+    """y [T, N] += h B, slice by slice, in place; h as shrink returns it."""
     rows_per_page = weights.b.shape[1]
     for slot in used_slots(batch):
         tokens = (batch.token_slot == slot).nonzero().squeeze(1)

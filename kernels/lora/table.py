@@ -1,8 +1,4 @@
-"""Block sizes by shape, from sweeps on one H200 (kernels/bench/LOG.md says with what result).
-
-The expand's blocks, and the shrink's beyond 256 tokens, follow kernels that were changed after the
-last sweep: they are chosen by registers and bytes in flight, not yet timed.
-"""
+"""Block sizes by shape, from sweeps on one H200 (kernels/bench/LOG.md says with what result)."""
 
 from dataclasses import dataclass
 
@@ -10,6 +6,8 @@ from dataclasses import dataclass
 MAX_DECODE_TOKENS = 256
 # Tokens in a tile from which they go on the tensor cores' first side, which is 64 long.
 WIDE_TOKENS = 64
+# Rows that a program lists, and how many behind a list's end a reader's block may reach.
+LIST_ROWS, LIST_MARGIN = 128, 256
 
 
 @dataclass(frozen=True)
@@ -26,13 +24,12 @@ class ShrinkBlocks:
 
 @dataclass(frozen=True)
 class ExpandBlocks:
-    """columns of B a program; its first_rows in one step, then rows a step."""
+    """columns of a program (rope: of each half of a head); rank rows of a step, at most 256."""
 
     columns: int
     rows: int
     num_warps: int = 4
     num_stages: int = 1
-    first_rows: int = 16
 
 
 def tokens_per_tile(num_tokens: int) -> int:
@@ -41,19 +38,21 @@ def tokens_per_tile(num_tokens: int) -> int:
 
 
 def shrink_blocks(num_tokens: int, hidden: int, itemsize: int) -> ShrinkBlocks:
-    """By shape alone: the mix of adapters is not known to the host."""
+    """By shape alone: the mix of adapters is not known to the host.
+
+    Beyond MAX_DECODE_TOKENS in one share: its readers take no sum.
+    """
+    is_decode = num_tokens <= MAX_DECODE_TOKENS
     if itemsize == 4:
-        return ShrinkBlocks(32, 32, max(1, min(8, hidden // 256)), 132)
-    if num_tokens <= MAX_DECODE_TOKENS:
-        return ShrinkBlocks(64, 128, max(1, min(16, hidden // 512)), 528)
-    # Shares of H while there are few tiles: each holds a row of every token, so not for many.
-    most = max(1, 264 // -(-num_tokens // WIDE_TOKENS))
-    return ShrinkBlocks(16, 128, max(1, min(hidden // 1024, most)), 528)
+        return ShrinkBlocks(32, 32, max(1, min(8, hidden // 256)) if is_decode else 1, 132)
+    if is_decode:
+        return ShrinkBlocks(64, 128, max(1, min(8, hidden // 1024)), 528)
+    return ShrinkBlocks(16, 128, 1, 264, num_stages=4)
 
 
 def expand_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
     if itemsize == 4:
         return ExpandBlocks(32, 32)
     if num_tokens <= MAX_DECODE_TOKENS:
-        return ExpandBlocks(64, 128)
+        return ExpandBlocks(64, 64)
     return ExpandBlocks(128, 16)

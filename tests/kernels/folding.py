@@ -7,8 +7,9 @@ import torch
 
 import kernels.folded
 from kernels.bench.workloads import Group, Pool, make_pool, slot_ranks, token_slots
-from kernels.folded import Shrunk
+from kernels.lora import Shrunk, kernel
 from kernels.lora.plan import plan_tiles
+from kernels.lora.table import LIST_MARGIN, LIST_ROWS, MAX_DECODE_TOKENS
 from tests.kernels.conftest import Target
 
 Op = Callable[..., torch.Tensor]
@@ -34,7 +35,7 @@ def make_batch(name: str, num_tokens: int, sizes: tuple[int, ...], target: Targe
     )
 
 
-def shrunk(pool: Pool, target: Target, num_shares: int = 3) -> torch.Tensor:
+def shrunk(pool: Pool, target: Target, num_shares: int) -> torch.Tensor:
     """h [P, T, NS, max_rank] as shrink leaves it: a token's own rows, NaN past their last page."""
     batch, num_slices = pool.batch, len(pool.weights[0].slice_sizes)
     shape = (num_shares, len(batch.token_slot), num_slices, MAX_RANK)
@@ -83,24 +84,27 @@ def triton_op(name: str, target: Target) -> Op:
 
 
 def listed(h: torch.Tensor, pool: Pool, dtype: torch.dtype) -> Shrunk:
-    """The shares in the order of the lists, by the kernel; the CPU's path needs none."""
-    from kernels.folded import rows_kernel
-
+    """The shares in the order of the lists, by the kernel, poisoned where it writes nothing."""
     plan = plan_tiles(pool.batch, ROWS_PER_PAGE)
-    rows = rows_kernel.new_rows(h, plan, ROWS_PER_PAGE, dtype)
-    rows_kernel.list_rows(h, plan, ROWS_PER_PAGE, rows)
+    most = -(-plan.entries.shape[1] * ROWS_PER_PAGE // LIST_ROWS) * LIST_ROWS + LIST_MARGIN
+    rows = h.new_full((len(plan.num_pages), h.shape[2], plan.tokens_per_tile, most), float("nan"))
+    rows = rows.to(dtype)
+    if h.shape[1]:
+        kernel.list_rows(h, plan, ROWS_PER_PAGE, rows)
     return Shrunk(h, rows)
 
 
 @dataclass(frozen=True)
 class Form:
-    """How the inputs come. listed: h in the order of the lists; shares: of the base output."""
+    """How the inputs come. listed: h in the order of the lists; h_shares: of h; shares: of the
+    base output."""
 
     listed: bool = True
+    h_shares: int = 3
     shares: int = 0
 
     def h(self, h: torch.Tensor, pool: Pool, target: Target) -> Shrunk:
-        return listed(h, pool, target.dtype) if self.listed else Shrunk(h, None)
+        return listed(h, pool, target.dtype) if self.listed else Shrunk(h)
 
     def y(self, y: torch.Tensor) -> torch.Tensor:
         if not self.shares:
@@ -114,5 +118,11 @@ def whole(y: torch.Tensor) -> torch.Tensor:
     return y.double().sum(0) if y.dim() == 3 else y
 
 
-DECODE, ON_CPU = Form(), Form(listed=False)
-FORMS = {"shares": Form(shares=3), "prefill": Form(listed=False)}
+DECODE, ON_CPU, SHARES = Form(), Form(listed=False), Form(shares=3)
+# One share of h, in the order that shrink leaves it.
+PREFILL = Form(listed=False, h_shares=1)
+
+
+def form_of(num_tokens: int) -> Form:
+    """What shrink returns on CUDA."""
+    return DECODE if num_tokens <= MAX_DECODE_TOKENS else PREFILL

@@ -14,15 +14,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import kernels.launch
 import kernels.lora.plan
-from kernels import folded
 from kernels.activation import silu_mul
 from kernels.attention import hopper
 from kernels.attention.decode import decode
 from kernels.attention.prefill import prefill
 from kernels.bench.workloads import Group
-from kernels.folded import expand_add_rms_norm, expand_rope_kv_write, expand_silu_mul
+from kernels.folded import (
+    expand_add_rms_norm,
+    expand_rope_kv_write,
+    expand_silu_mul,
+)
 from kernels.linear import MAX_TOKENS, linear_shares
-from kernels.lora import ActivePages, LoraBatch, LoraWeights, expand, shrink
+from kernels.lora import ActivePages, LoraBatch, LoraWeights, add_lora, shrink
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.rope import rope_kv_write
 from tests.kernels.compiling import instead_of_running
@@ -75,7 +78,7 @@ def _calls() -> Iterator[Any]:
     slots = _ints(64)
     sort = kernels.lora.plan.sort_tokens_kernel
     yield lambda: sort[(4,)](slots, slots, slots, 64, 9, BT=16, BLOCK=64)
-    for num_tokens in (1, 64, 2048):
+    for num_tokens in (1, 64, 256, 2048):
         yield from _small_ops(num_tokens)
         yield from _lora(num_tokens)
 
@@ -111,7 +114,7 @@ def _lora(num_tokens: int) -> Iterator[Any]:
     bound = ActivePages(weights).bind(batch, {})
     for group in weights:
         x, y = _bf16(num_tokens, group.a.shape[3]), _bf16(num_tokens, group.b.shape[2])
-        yield lambda x=x, y=y, w=group: expand(shrink(x, w, bound), w, bound, y)
+        yield lambda x=x, y=y, w=group: add_lora(y, x, w, bound)
     qkv, o, gate_up, _ = (_folded(num_tokens, group, bound) for group in weights)
     rope, x, weight = _rope(num_tokens), _bf16(num_tokens, 4096), _bf16(4096)
     yield lambda: expand_rope_kv_write(*qkv, *rope)
@@ -122,9 +125,7 @@ def _lora(num_tokens: int) -> Iterator[Any]:
 def _folded(num_tokens: int, weights: LoraWeights, batch: LoraBatch) -> tuple[Any, ...]:
     """What a folded op takes first: base output, shrunk tokens, rows, batch."""
     x = _bf16(num_tokens, weights.a.shape[3])
-    shrunk = folded.new_shrunk(x, weights, batch)
-    folded.shrink(x, weights, batch, shrunk)
-    return _bf16(num_tokens, weights.b.shape[2]), shrunk, weights, batch
+    return _bf16(num_tokens, weights.b.shape[2]), shrink(x, weights, batch), weights, batch
 
 
 def _rows(group: Group) -> LoraWeights:

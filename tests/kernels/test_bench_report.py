@@ -25,7 +25,7 @@ def line_a(gain: float, peer: float | None = 97.0) -> dict[str, object]:
 
 def line_grid(projection: str, gain: float, peer: float) -> dict[str, object]:
     place = {"projection": projection, "tokens": 8, "adapters": 4, "rank": 16}
-    figures = {"gain_us": gain, "folded_us": gain / 2, "alone_us": 2 * gain}
+    figures = {"gain_us": gain, "net_us": gain / 2, "alone_us": 2 * gain}
     figures |= {"peer_us": peer, "peer_alone_us": 2 * peer}
     return {"op": "lora", "table": "grid", "peer": "sgl_v2"} | place | figures
 
@@ -43,8 +43,9 @@ def test_table_a_names_what_was_reached(gain: float, verdict: str) -> None:
 
 
 def test_table_a_gives_the_gain_of_each_form() -> None:
-    *_, row = report.table_a([line_a(51) | {"forms": {"beside": 70.04, "folded": 51}}])
-    assert row.endswith("goal, beside 70.0, folded 51.0")
+    figures = {"forms": {"beside": 70.04, "folded": 51}, "net_us": 52, "fp8": {"gain_us": 31}}
+    *_, row = report.table_a([line_a(51) | figures])
+    assert row.endswith("goal, beside 70.0, folded 51.0, over our own base 52.0, fp8 31.0")
 
 
 def test_every_point_of_table_a_has_its_bars() -> None:
@@ -63,7 +64,7 @@ def test_the_later_of_two_lines_counts(tmp_path: Path) -> None:
 
 def test_grid_means_and_exceptions() -> None:
     lines = [line_grid("qkv", 2, 8), line_grid("down", 4, 2), line_grid("o", 2, 4)]
-    folded, rest = "\n".join(report.grid(lines)).split("Grid, gain over")
+    folded, rest = "\n".join(report.grid(lines)).split("Grid, gain over cuBLAS")
     assert "geometric mean 3.17" in folded and "slower than the best peer: 0" in folded
     gains = rest.split("LoRA alone")[0]
     assert "3 points" in gains and "geometric mean 1.59" in gains

@@ -6,20 +6,22 @@ import pytest
 import torch
 
 import kernels.folded
-from kernels.bench.workloads import WORKLOADS, Group, make_pool, token_slots
-from kernels.folded import Shrunk
+from kernels.bench.workloads import WORKLOADS, Group, Pool, make_pool, token_slots
+from kernels.lora import ActivePages, LoraBatch, LoraWeights, Shrunk, shrink
 from tests.kernels.conftest import HAS_CUDA, Target
 from tests.kernels.folding import (
     DECODE,
     EPS,
-    FORMS,
     MAX_RANK,
     NUM_SLOTS,
     ON_CPU,
+    PREFILL,
+    SHARES,
     Form,
     Op,
     drawn,
     expanded,
+    form_of,
     listed,
     make_batch,
     shrunk,
@@ -34,7 +36,8 @@ def check_silu_mul(
     op: Op, name: str, num_tokens: int, inner: int, target: Target, form: Form = DECODE
 ) -> None:
     pool = make_batch(name, num_tokens, (inner, inner), target)
-    h, wide = shrunk(pool, target), drawn(target, num_tokens, 2 * inner + 3)
+    h = shrunk(pool, target, form.h_shares)
+    wide = drawn(target, num_tokens, 2 * inner + 3)
     gate_up = form.y(wide[:, 1 : 2 * inner + 1])
     gate, up = expanded(whole(gate_up), h, pool).chunk(2, dim=-1)
     got = op(gate_up, form.h(h, pool, target), pool.weights[0], pool.batch, target.dtype)
@@ -57,7 +60,7 @@ def test_silu_mul_of_rows_stored_in_fp8(target: Target) -> None:
     pool = make_batch("mixed-ranks", 21, (40, 40), target)
     pool = replace(pool, weights=(in_fp8(pool.weights[0]),))
     # A row of fp8 has values up to 448: its scale is in h.
-    h, gate_up = shrunk(pool, target) / 448, drawn(target, 21, 80)
+    h, gate_up = shrunk(pool, target, 3) / 448, drawn(target, 21, 80)
     gate, up = expanded(gate_up, h, pool).chunk(2, dim=-1)
     op = triton_op("expand_silu_mul", target)
     got = op(gate_up, listed(h, pool, target.dtype), pool.weights[0], pool.batch)
@@ -78,7 +81,7 @@ def test_other_company_leaves_the_bits(rank: int, target: Target) -> None:
             dtype=target.dtype,
             device=target.device,
         )
-        rows = listed(shrunk(pool, target), pool, target.dtype)
+        rows = listed(shrunk(pool, target, 3), pool, target.dtype)
         op = triton_op("expand_silu_mul", target)
         answers.append(op(drawn(target, 11, 80), rows, pool.weights[0], pool.batch)[3])
     assert torch.equal(answers[0], answers[1])
@@ -111,13 +114,15 @@ def check_rope(
     num_heads, num_kv_heads = 4, 2
     sizes = (num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim)
     pool = make_batch(name, num_tokens, sizes, target)
-    h, qkv = shrunk(pool, target), drawn(target, num_tokens, sum(sizes) + 8)[:, : sum(sizes)]
+    h = shrunk(pool, target, form.h_shares)
+    qkv = drawn(target, num_tokens, sum(sizes) + 8)[:, : sum(sizes)]
     angle = torch.rand(num_tokens, head_dim // 2, dtype=torch.float64) * 6
-    shape = (3, 16, num_kv_heads, head_dim)
+    shape = (num_tokens // 16 + 1, 16, num_kv_heads, head_dim)
+    num_places = shape[0] * 16
     caches = [torch.full(shape, 7.0).to(target.device, target.dtype) for _ in range(2)]
-    places = torch.randperm(48, generator=torch.Generator().manual_seed(1))[:num_tokens]
+    places = torch.randperm(num_places, generator=torch.Generator().manual_seed(1))[:num_tokens]
     if num_tokens > 3:
-        places[1], places[3] = -1, 48
+        places[1], places[3] = -1, num_places
     norms = [drawn(target, head_dim, seed=seed) if has_norms else None for seed in (1, 2)]
     qkv = form.y(qkv)
     heads = expanded(whole(qkv), h, pool).view(num_tokens, -1, head_dim)
@@ -136,10 +141,10 @@ def check_rope(
         eps=EPS,
     )
     assert_close(got.cpu(), turned(normed(q, norms[0]), angle))
-    written = [t for t, place in enumerate(places.tolist()) if 0 <= place < 48]
+    written = [t for t, place in enumerate(places.tolist()) if 0 <= place < num_places]
     for cache, values in zip(caches, (turned(normed(k, norms[1]), angle), v), strict=True):
         want = torch.full(shape, 7.0, dtype=torch.float64)
-        want.view(48, num_kv_heads, head_dim)[places[written]] = values[written]
+        want.view(num_places, num_kv_heads, head_dim)[places[written]] = values[written]
         assert_close(cache.cpu(), want)
 
 
@@ -161,7 +166,8 @@ def check_norm(
     op: Op, name: str, num_tokens: int, hidden: int, target: Target, form: Form = DECODE
 ) -> None:
     pool = make_batch(name, num_tokens, (hidden,), target)
-    h, x = shrunk(pool, target, 1), drawn(target, num_tokens, hidden + 3)[:, 2 : hidden + 2]
+    h = shrunk(pool, target, form.h_shares)
+    x = drawn(target, num_tokens, hidden + 3)[:, 2 : hidden + 2]
     residual, weight = drawn(target, num_tokens, hidden, seed=9), drawn(target, hidden, seed=8)
     x = form.y(x)
     total = expanded(whole(x), h, pool) + residual.double().cpu()
@@ -171,7 +177,7 @@ def check_norm(
     for _ in range(2):
         kept = residual.clone()
         rows = form.h(h, pool, target)
-        got = op(x, kept, rows, pool.weights[0], pool.batch, weight, EPS)
+        got = op(x.clone(), kept, rows, pool.weights[0], pool.batch, weight, EPS)
         assert_close(kept.cpu(), total)
         assert_close(got.cpu(), normed_total)
         results.append((kept, got))
@@ -195,7 +201,8 @@ def test_add_rms_norm_of_odd_sizes(num_tokens: int, hidden: int, target: Target)
 @pytest.mark.parametrize("name", ["none", "uniform", "mixed-ranks"])
 def test_add_rms_norm_of_a_large_model(name: str, num_tokens: int) -> None:
     target = Target("cuda", torch.bfloat16)
-    check_norm(kernels.folded.expand_add_rms_norm, name, num_tokens, 4096, target)
+    form = form_of(num_tokens)
+    check_norm(kernels.folded.expand_add_rms_norm, name, num_tokens, 4096, target, form)
 
 
 @pytest.mark.gpu
@@ -231,12 +238,24 @@ def test_one_graph_serves_every_mix(num_tokens: int) -> None:
         assert_close(got.cpu(), total / scale * weight.double().cpu())
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_other_forms_of_the_inputs(form: Form, target: Target) -> None:
-    check_silu_mul(triton_op("expand_silu_mul", target), "mixed-ranks", 21, 40, target, form)
+def test_base_outputs_in_shares(target: Target) -> None:
+    check_silu_mul(triton_op("expand_silu_mul", target), "mixed-ranks", 21, 40, target, SHARES)
     rope = triton_op("expand_rope_kv_write", target)
-    check_rope(rope, "mixed-ranks", 21, 32, False, target, form)
-    check_norm(triton_op("expand_add_rms_norm", target), "mixed-ranks", 21, 72, target, form)
+    check_rope(rope, "mixed-ranks", 21, 32, False, target, SHARES)
+    check_norm(triton_op("expand_add_rms_norm", target), "mixed-ranks", 21, 72, target, SHARES)
+
+
+@pytest.mark.parametrize("name", ["uniform", "mixed-ranks"])
+def test_silu_mul_of_a_prefill(name: str, target: Target) -> None:
+    check_silu_mul(triton_op("expand_silu_mul", target), name, 300, 40, target, PREFILL)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+def test_prefills_take_the_narrow_ones_in_turn() -> None:
+    target = Target("cuda", torch.bfloat16)
+    check_rope(kernels.folded.expand_rope_kv_write, "uniform", 300, 32, False, target, PREFILL)
+    check_norm(kernels.folded.expand_add_rms_norm, "uniform", 300, 256, target, PREFILL)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -253,10 +272,10 @@ def test_the_cpu_takes_one_after_the_other(name: str, dtype: torch.dtype) -> Non
 def test_bad_arguments_say_expected_and_got() -> None:
     pool = make_batch("uniform", 4, (16, 16), Target("cpu", torch.float32))
     arguments = (pool.weights[0], pool.batch)
-    y, h = torch.zeros(4, 32), Shrunk(torch.zeros(1, 4, 2, MAX_RANK), None)
+    y, h = torch.zeros(4, 32), Shrunk(torch.zeros(1, 4, 2, MAX_RANK))
     call: Op = kernels.folded.expand_silu_mul
     with pytest.raises(ValueError, match=r"h: expected shape \[P, 4, 2, 24\], got \[1, 4, 2, 23\]"):
-        call(y, Shrunk(h.shares[..., 1:], None), *arguments)
+        call(y, Shrunk(h.shares[..., 1:]), *arguments)
     with pytest.raises(ValueError, match=r"y: expected shape \[4, 32\], got \[3, 32\]"):
         call(y[1:], h, *arguments)
     with pytest.raises(ValueError, match=r"y's dtype: expected torch.float32, got torch.float16"):
@@ -271,16 +290,62 @@ def test_bad_arguments_say_expected_and_got() -> None:
         call(y, h, *arguments, *[y] * 5)
 
 
-def test_a_bad_shrink_says_expected_and_got() -> None:
+@pytest.mark.parametrize("bound", [False, True], ids=["reference", "dense"])
+def test_the_two_halves_of_a_projection(bound: bool) -> None:
+    """linear_shrink and the op behind it, on the CPU in both its forms."""
+    pool = make_batch("uniform", 11, (40, 40), Target("cpu", torch.float32))
+    weights, batch = pool.weights[0], pool.batch
+    x, base, bias = (torch.randn(n) for n in ((11, 8), (80, 8), (80,)))
+    h = shrink(x, weights, batch).shares
+    want = expanded(x.double() @ base.double().T + bias, h, pool)
+    gate, up = want.chunk(2, dim=-1)
+    if bound:
+        active = {slot: slot for slot in batch.token_slot.tolist() if slot >= 0}
+        batch = ActivePages(pool.weights).bind(batch, active)
+    y, shrunk_x = kernels.folded.linear_shrink(x, base, weights, batch, bias)
+    got = kernels.folded.expand_silu_mul(y, shrunk_x, weights, batch)
+    assert_close(got, gate / (1 + (-gate).exp()) * up)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
+@pytest.mark.parametrize("num_tokens", [1, 17, 64, 200, 700])
+def test_the_two_halves_of_a_projection_on_cuda(num_tokens: int) -> None:
+    target = Target("cuda", torch.bfloat16)
+    pool = make_batch("uniform", num_tokens, (256, 256), target)
+    weights, batch = pool.weights[0], ActivePages(pool.weights).bind(pool.batch, {})
+    x, base = drawn(target, num_tokens, 8), drawn(target, 512, 8, seed=5)
+    bias = drawn(target, 1, 512)[0]
+    on_cpu = shrink(x.float().cpu(), *in_fp32_on_the_cpu(pool)).shares
+    want = expanded(x.double() @ base.double().T + bias.double(), on_cpu, pool)
+    gate, up = want.chunk(2, dim=-1)
+    y, h = kernels.folded.linear_shrink(x, base, weights, batch, bias)
+    got = kernels.folded.expand_silu_mul(y, h, weights, batch, target.dtype)
+    assert_close(got.cpu(), gate / (1 + (-gate).exp()) * up)
+
+
+def in_fp32_on_the_cpu(pool: Pool) -> tuple[LoraWeights, LoraBatch]:
+    weights, tensors = pool.weights[0], {}
+    for field in ("token_slot", "page_table", "ranks", "scales", "page_owner"):
+        tensors[field] = getattr(pool.batch, field).cpu()
+    a, b = weights.a.float().cpu(), weights.b.float().cpu()
+    return replace(weights, a=a, b=b), LoraBatch(**tensors)
+
+
+def test_a_bad_projection_says_expected_and_got() -> None:
     pool = make_batch("uniform", 4, (16, 16), Target("cpu", torch.float32))
     arguments, hidden = (pool.weights[0], pool.batch), pool.weights[0].a.shape[3]
-    x = torch.zeros(4, hidden)
-    h = kernels.folded.new_shrunk(x, *arguments)
+    x, base = torch.zeros(4, hidden), torch.zeros(32, hidden)
+    call = kernels.folded.linear_shrink
     with pytest.raises(
         ValueError, match=rf"x: expected shape \[4, {hidden}\], got \[3, {hidden}\]"
     ):
-        kernels.folded.shrink(x[1:], *arguments, h)
-    with pytest.raises(ValueError, match=r"x: expected dtype torch.float32, got torch.float16"):
-        kernels.folded.new_shrunk(x.half(), *arguments)
-    with pytest.raises(ValueError, match=r"shrunk: expected shape \[P, 4, 2, 24\]"):
-        kernels.folded.shrink(x, *arguments, Shrunk(h.shares[:, 1:], None))
+        call(x[1:], base, *arguments)
+    with pytest.raises(
+        ValueError, match=r"weight: expected dtype torch.float16, got torch.float32"
+    ):
+        call(x.half(), base, *arguments)
+    with pytest.raises(ValueError, match=rf"weight: expected shape \[32, {hidden}\]"):
+        call(x, base[1:], *arguments)
+    with pytest.raises(ValueError, match=r"bias: expected shape \[32\], got \[31\]"):
+        call(x, base, *arguments, base[1:, 0])

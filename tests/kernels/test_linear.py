@@ -25,7 +25,7 @@ def test_shares_add_up(
     num_tokens: int, hidden: int, width: int, blocks: Blocks | None, target: Target
 ) -> None:
     x, weight, want = inputs(num_tokens, hidden, width, target)
-    shares = kernel.linear_shares(x, weight, blocks)
+    shares = kernel.linear_shares(x, weight, blocks=blocks)
     assert shares.dtype == (torch.float32 if shares.shape[0] > 1 else x.dtype)
     assert_close(shares.float().sum(0).to(x.dtype), want)
 
@@ -34,6 +34,13 @@ def test_rows_may_lie_apart(target: Target) -> None:
     x, weight, want = inputs(5, 64, 48, target)
     apart = torch.cat((x, x), dim=1)[:, :64]
     assert_close(kernel.linear_shares(apart, weight).float().sum(0).to(x.dtype), want)
+
+
+def test_a_bias_is_in_one_share(target: Target) -> None:
+    x, weight, want = inputs(5, 96, 48, target)
+    bias = torch.randn(48, generator=torch.Generator().manual_seed(1)).to(x)
+    shares = kernel.linear_shares(x, weight, bias, Blocks(16, 32, 3))
+    assert_close(shares.sum(0).to(x.dtype), want + bias.double())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -73,5 +80,7 @@ def test_bad_dtypes_and_strides_say_expected_and_got() -> None:
         ValueError, match=r"weight: expected dtype torch.float32, got torch.float16"
     ):
         linear_shares(torch.zeros(2, 4), torch.zeros(3, 4).half())
+    with pytest.raises(ValueError, match=r"bias: expected shape \[3\], got \[2\]"):
+        linear_shares(torch.zeros(2, 4), torch.zeros(3, 4), torch.zeros(2))
     with pytest.raises(ValueError, match=r"weight's last stride: expected 1, got 3"):
         linear_shares(torch.zeros(2, 4), torch.zeros(4, 3).T)

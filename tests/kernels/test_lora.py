@@ -11,6 +11,7 @@ from kernels.lora import (
     ActivePages,
     LoraBatch,
     LoraWeights,
+    Shrunk,
     add_lora,
     expand,
     kernel,
@@ -54,11 +55,25 @@ def add_dense(y: torch.Tensor, x: torch.Tensor, weights: LoraWeights, batch: Lor
 
 
 def add_triton(y: torch.Tensor, x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
-    """Poisoned shares: what the shrink does not write must not be read."""
+    run_triton(y, x, weights, batch)
+
+
+def run_triton(
+    y: torch.Tensor,
+    x: torch.Tensor,
+    weights: LoraWeights,
+    batch: LoraBatch,
+    first: ShrinkBlocks | None = None,
+    second: ExpandBlocks | None = None,
+) -> None:
+    """Poisoned in between: what the shrink does not write must not be read."""
     plan = plan_tiles(batch, weights.a.shape[2])
-    h = kernel.new_shares(x, weights, batch).fill_(float("nan"))
-    kernel.shrink(x, weights, batch, plan, h)
-    kernel.expand(h, weights, plan, y)
+    h = kernel.new_shrunk(x, weights, batch, plan, first)
+    h.shares.fill_(float("nan"))
+    if h.listed is not None:
+        h.listed.fill_(float("nan"))
+    kernel.shrink(x, weights, batch, plan, h, first)
+    kernel.expand(y, h, weights, plan, second)
 
 
 def naive(y: torch.Tensor, x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> torch.Tensor:
@@ -128,12 +143,10 @@ def test_triton_sums_over_parts_of_a_long_input(target: Target) -> None:
 )
 def test_triton_in_other_blocks(first: ShrinkBlocks, second: ExpandBlocks, target: Target) -> None:
     pool = pool_for("mixed-ranks", target, num_tokens=40)
-    weights, plan = pool.weights[0], plan_tiles(pool.batch, pool.weights[0].a.shape[2])
+    weights = pool.weights[0]
     x, y = inputs(pool, weights)
     want = naive(y, x, weights, pool.batch)
-    h = kernel.new_shares(x, weights, pool.batch, first).fill_(float("nan"))
-    kernel.shrink(x, weights, pool.batch, plan, h, first)
-    kernel.expand(h, weights, plan, y, second)
+    run_triton(y, x, weights, pool.batch, first, second)
     assert_close(y, want)
 
 
@@ -160,7 +173,7 @@ def test_shrink_and_expand_apart_equal_the_whole() -> None:
     x, y = inputs(pool, weights)
     whole = y.clone()
     add_lora(whole, x, weights, pool.batch)
-    expand(shrink(x, weights, pool.batch), weights, pool.batch, y)
+    expand(y, shrink(x, weights, pool.batch), weights, pool.batch)
     assert torch.equal(y, whole)
 
 
@@ -325,12 +338,14 @@ def bad_calls(pool: Pool) -> dict[str, Callable[[], object]]:
             x.double(), weights, batch
         ),
         "y: expected shape [11, 63], got [11, 62]": lambda: add_lora(y[:, 1:], x, weights, batch),
-        "y: expected dtype torch.float32": lambda: expand(h, weights, batch, y.half()),
+        "y: expected dtype torch.float32": lambda: expand(y.half(), h, weights, batch),
         "y's last stride: expected 1": lambda: add_lora(y.T.contiguous().T, x, weights, batch),
         "h: expected shape [P, 11, 3, 64], got [1, 11, 3, 63]": lambda: expand(
-            h[..., 1:], weights, batch, y
+            y, Shrunk(h.shares[..., 1:]), weights, batch
         ),
-        "h: expected dtype torch.float32": lambda: expand(h.half(), weights, batch, y),
+        "h: expected dtype torch.float32": lambda: expand(
+            y, Shrunk(h.shares.half()), weights, batch
+        ),
         "adapter slots: expected fewer than 65535": lambda: plan_tiles(
             LoraBatch(
                 batch.token_slot,

@@ -34,7 +34,7 @@ def test_public_calls_on_cuda(workload: str) -> None:
         want, apart = naive(y, x, weights, pool.batch), y.clone()
         add_lora(y, x, weights, pool.batch)
         assert_close(y, want)
-        expand(shrink(x, weights, pool.batch), weights, pool.batch, apart)
+        expand(apart, shrink(x, weights, pool.batch), weights, pool.batch)
         assert_close(apart, want)
 
 
@@ -48,7 +48,7 @@ def test_at_the_shape_of_an_8b_model(num_tokens: int, num_adapters: int) -> None
         x, y = inputs(pool, weights)
         want = y.float()
         wide = replace(weights, a=weights.a.float(), b=weights.b.float())
-        reference.expand(reference.shrink(x, weights, pool.batch), wide, pool.batch, want)
+        reference.expand(want, reference.shrink(x, weights, pool.batch), wide, pool.batch)
         add_lora(y, x, weights, pool.batch)
         assert_close(y, want)
 

@@ -1,6 +1,6 @@
 """The adapters' share of one or two column blocks: one walk over the tile's list of rank rows.
 
-In decode h comes in the list's own order (rows_kernel.py): no row of it is masked, summed or looked
+In decode h comes in the list's own order (list_kernel.py): no row of it is masked, summed or looked
 up here, where every column block would do so again. In tiles of many tokens it comes as shrink left
 it. The first rows are few, for the batch of one adapter.
 """
@@ -9,10 +9,12 @@ it. The first rows are few, for the batch of one adapter.
 import triton
 import triton.language as tl
 
-from kernels.lora.tile import add_rows, listed_rows, shrunk_rows
+from kernels.lora import table
+from kernels.lora.tile import listed_rows
 
 # The least that tensor cores take, and what every slot of a list is filled up to.
 FIRST = tl.constexpr(16)
+WIDE_TOKENS = tl.constexpr(table.WIDE_TOKENS)
 
 
 @triton.jit
@@ -55,23 +57,41 @@ def rows_of_h(
     slot,
     owner,
     row,
-    num_tokens,
     max_rows,
     NS: tl.constexpr,
     BT: tl.constexpr,
     BR: tl.constexpr,
     LISTED: tl.constexpr,
-    SPLIT: tl.constexpr,
 ):
     """h [BT, BR] at BR rows of the list from first, zero where a row is another token's.
 
-    h [tiles, NS, BT, max_rows] if LISTED, else [SPLIT, T, NS, max_rows].
+    h [tiles, NS, BT, max_rows] if LISTED, else [T, NS, max_rows].
     """
     if LISTED:
         o_row = ((i_tile.to(tl.int64) * NS + i_slice) * BT + tl.arange(0, BT)) * max_rows + first
-        return tl.load(h + o_row[:, None] + tl.arange(0, BR)[None, :])
-    plane = tl.cast(NS * max_rows, tl.int64) * num_tokens
-    return shrunk_rows(h, token, slot, owner, row, i_slice, plane, max_rows, NS, SPLIT)
+        b_h = tl.load(h + o_row[:, None] + tl.arange(0, BR)[None, :])
+    else:
+        p_h = h + ((token * NS + i_slice) * max_rows)[:, None] + row[None, :]
+        b_h = tl.load(p_h, mask=slot[:, None] == owner[None, :], other=0.0)
+    return b_h
+
+
+@triton.jit
+def add_rows(acc, b_b, b_h, WIDE: tl.constexpr, DTYPE: tl.constexpr, UPCAST: tl.constexpr):
+    """acc fp32 += b_h b_b, multiplied in DTYPE: [BT, BN] if WIDE, else its transpose [BN, BT].
+
+    Rows stored in fp8 are converted, which is exact.
+    """
+    b_b = b_b.to(DTYPE)
+    b_h = b_h.to(DTYPE)
+    if UPCAST:
+        b_b = b_b.to(tl.float32)
+        b_h = b_h.to(tl.float32)
+    if WIDE:
+        acc = tl.dot(b_h, b_b, acc, input_precision="ieee")
+    else:
+        acc = tl.dot(tl.trans(b_b), tl.trans(b_h), acc, input_precision="ieee")
+    return acc
 
 
 @triton.jit
@@ -89,7 +109,6 @@ def add_block(
     slot,
     slice_0,
     slice_1,
-    num_tokens,
     max_rows,
     NS: tl.constexpr,
     BT: tl.constexpr,
@@ -97,48 +116,20 @@ def add_block(
     PAIR: tl.constexpr,
     ONE_SLICE: tl.constexpr,
     LISTED: tl.constexpr,
-    SPLIT: tl.constexpr,
     DTYPE: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
+    WIDE: tl.constexpr = BT >= WIDE_TOKENS
     b_h = rows_of_h(
-        h,
-        i_tile,
-        slice_0,
-        first,
-        token,
-        slot,
-        owner,
-        row,
-        num_tokens,
-        max_rows,
-        NS,
-        BT,
-        BR,
-        LISTED,
-        SPLIT,
+        h, i_tile, slice_0, first, token, slot, owner, row, max_rows, NS, BT, BR, LISTED
     )
-    acc_0 = add_rows(acc_0, b_b0.to(DTYPE), b_h, UPCAST)
+    acc_0 = add_rows(acc_0, b_b0, b_h, WIDE, DTYPE, UPCAST)
     if PAIR:
         if not ONE_SLICE:
             b_h = rows_of_h(
-                h,
-                i_tile,
-                slice_1,
-                first,
-                token,
-                slot,
-                owner,
-                row,
-                num_tokens,
-                max_rows,
-                NS,
-                BT,
-                BR,
-                LISTED,
-                SPLIT,
+                h, i_tile, slice_1, first, token, slot, owner, row, max_rows, NS, BT, BR, LISTED
             )
-        acc_1 = add_rows(acc_1, b_b1.to(DTYPE), b_h, UPCAST)
+        acc_1 = add_rows(acc_1, b_b1, b_h, WIDE, DTYPE, UPCAST)
     return acc_0, acc_1
 
 
@@ -160,7 +151,6 @@ def delta(
     i_n1,
     m_n,
     num_rows,
-    num_tokens,
     capacity,
     max_rows,
     stride_b_page,
@@ -173,7 +163,6 @@ def delta(
     PAIR: tl.constexpr,
     ONE_SLICE: tl.constexpr,
     LISTED: tl.constexpr,
-    SPLIT: tl.constexpr,
     DTYPE: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
@@ -182,9 +171,10 @@ def delta(
     Without PAIR the second is zero. b_f0 … f_row: rows_at of the FIRST rows, safe before gdc_wait.
     h: see rows_of_h. Multiplied in DTYPE.
     """
+    WIDE: tl.constexpr = BT >= WIDE_TOKENS
     acc_0, acc_1 = add_block(
-        tl.zeros((BN, BT), dtype=tl.float32),
-        tl.zeros((BN, BT), dtype=tl.float32),
+        tl.zeros((BT, BN) if WIDE else (BN, BT), dtype=tl.float32),
+        tl.zeros((BT, BN) if WIDE else (BN, BT), dtype=tl.float32),
         b_f0,
         b_f1,
         f_owner,
@@ -196,7 +186,6 @@ def delta(
         slot,
         slice_0,
         slice_1,
-        num_tokens,
         max_rows,
         NS,
         BT,
@@ -204,7 +193,6 @@ def delta(
         PAIR,
         ONE_SLICE,
         LISTED,
-        SPLIT,
         DTYPE,
         UPCAST,
     )
@@ -239,7 +227,6 @@ def delta(
             slot,
             slice_0,
             slice_1,
-            num_tokens,
             max_rows,
             NS,
             BT,
@@ -247,8 +234,10 @@ def delta(
             PAIR,
             ONE_SLICE,
             LISTED,
-            SPLIT,
             DTYPE,
             UPCAST,
         )
-    return tl.trans(acc_0), tl.trans(acc_1)
+    if not WIDE:
+        acc_0 = tl.trans(acc_0)
+        acc_1 = tl.trans(acc_1)
+    return acc_0, acc_1
