@@ -76,18 +76,23 @@ def make_step(
 
 
 def naive(step: Step) -> torch.Tensor:
-    """Query by query in fp64, from the positions' own places in the cache."""
+    """Sequence by sequence in fp64, from the positions' own places in the cache.
+
+    A sequence's queries go at once: with a call for each, processes that run beside each other
+    spend their time waiting for each other's threads.
+    """
     q, k_cache, v_cache = (x.double().cpu() for x in (step.q, step.k_cache, step.v_cache))
     block_size, num_kv_heads = k_cache.shape[1:3]
     tables, group = step.block_tables.tolist(), q.shape[1] // num_kv_heads
-    out, token = torch.zeros_like(q), 0
+    out, first = torch.zeros_like(q), 0
     for table, (queries, positions) in zip(tables, step.sequences, strict=True):
         places = [table[p // block_size] * block_size + p % block_size for p in range(positions)]
         k, v = (x.flatten(0, 1)[places].repeat_interleave(group, 1) for x in (k_cache, v_cache))
-        for position in range(positions - queries, positions):
-            scores = torch.einsum("chd,hd->ch", k[: position + 1], q[token]) * SCALE
-            out[token] = torch.einsum("ch,chd->hd", torch.softmax(scores, 0), v[: position + 1])
-            token += 1
+        rows, position = slice(first, first + queries), torch.arange(positions)
+        scores = torch.einsum("qhd,chd->hqc", q[rows], k) * SCALE
+        scores.masked_fill_(position > position[-queries:, None], float("-inf"))
+        out[rows] = torch.einsum("hqc,chd->qhd", torch.softmax(scores, 2), v)
+        first += queries
     return out
 
 
