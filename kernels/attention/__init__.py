@@ -28,7 +28,8 @@ def attention(
     begin in q; context_lens [B] int32: each sequence's positions with this step's, 0 for a padded
     decode. Host copies, so that nothing waits for the device: the first num_decodes sequences have
     one query each and at most max_decode_context positions; prefills are (queries, positions) of
-    each sequence after them. Returns a new [T, HQ, D].
+    each sequence after them. Were they not what the device has, rows of this step would be wrong,
+    and nothing else. Returns a new [T, HQ, D].
     """
     _check(q, k_cache, v_cache, block_tables, query_start, context_lens)
     _check_hints(q, k_cache, block_tables, num_decodes, max_decode_context, prefills)
@@ -43,7 +44,7 @@ def attention(
         expect(tensor.is_contiguous(), name, "a contiguous tensor", f"strides {tensor.stride()}")
     from kernels.attention import kernel
 
-    return kernel.attention(*step, num_decodes, max_decode_context, [n for n, _ in prefills])
+    return kernel.attention(*step, num_decodes, max_decode_context, prefills)
 
 
 def kv_write(

@@ -21,9 +21,9 @@ def attention(
     scale: float,
     num_decodes: int,
     max_decode_context: int,
-    num_queries: Sequence[int],
+    prefills: Sequence[tuple[int, int]],
 ) -> torch.Tensor:
-    """Caches contiguous, tables by rows. num_queries: each prefill's, as on the device."""
+    """Caches contiguous, tables by rows. prefills: as on the device."""
     if q.stride(2) != 1:
         q = q.contiguous()
     out = q.new_empty(q.shape)
@@ -32,10 +32,11 @@ def attention(
         tables, lens = block_tables[:num_decodes], context_lens[:num_decodes]
         queries, rows = q[:num_decodes], out[:num_decodes]
         decode_with(queries, k_cache, v_cache, tables, lens, scale, max_decode_context, rows)
-    if num_queries:
+    if prefills:
         tables, lens = block_tables[num_decodes:], context_lens[num_decodes:]
         starts = query_start[num_decodes:]
-        prefill_with(q, k_cache, v_cache, tables, starts, lens, scale, num_queries, out)
+        tensors = (q, k_cache, v_cache, tables, starts, lens)
+        prefill_with(*tensors, scale, [n for n, _ in prefills], out, [n for _, n in prefills])
     return out
 
 

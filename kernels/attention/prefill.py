@@ -7,73 +7,23 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.attention.chunks import MAX_ITEMS, MAX_PARTS, Cut, Launch, launches
+from kernels.attention.prefill_parts import add_parts, attend, count_parts, store_part
+from kernels.attention.tickets import tickets
 from kernels.attention.tiles import LOG2_E, PrefillTile, prefill_tile
 from kernels.launch import launch_options
 
 
-@triton.jit
-def attend(
-    b_q,
-    b_max,
-    b_sum,
-    b_acc,
-    k_cache,
-    v_cache,
-    p_table,
-    b_position,
-    i_h,
-    begin,
-    end,
-    scale_log2,
-    HKV: tl.constexpr,
-    D: tl.constexpr,
-    BS: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    PRECISION: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    """The running softmax over positions begin to end, all of them visible unless MASKED."""
-    i_d = tl.arange(0, BLOCK_D)
-    for start in tl.range(begin, end, BLOCK_N):
-        i_n = start + tl.arange(0, BLOCK_N)
-        if MASKED:
-            # Rows behind the end are zeros in registers: another request's NaN is never multiplied.
-            m_n = i_n < end
-            m_kv = m_n[:, None] & (i_d < D)[None, :]
-            b_page = tl.load(p_table + i_n // BS, mask=m_n, other=0).to(tl.int64)
-        else:
-            b_page = tl.load(p_table + i_n // BS).to(tl.int64)
-        offsets = ((b_page * BS + i_n % BS) * (HKV * D) + i_h * D)[:, None] + i_d[None, :]
-        if MASKED:
-            b_k = tl.load(k_cache + offsets, mask=m_kv, other=0.0)
-        elif D == BLOCK_D:
-            b_k = tl.load(k_cache + offsets)
-        else:
-            b_k = tl.load(k_cache + offsets, mask=(i_d < D)[None, :], other=0.0)
-        b_s = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)
-        if MASKED:
-            m_s = (i_n[None, :] <= b_position[:, None]) & m_n[None, :]
-            b_s = tl.where(m_s, b_s, float("-inf"))
-        b_top = tl.maximum(b_max, tl.max(b_s, 1) * scale_log2)
-        b_p = tl.exp2(b_s * scale_log2 - b_top[:, None])
-        b_shrink = tl.exp2(b_max - b_top)
-        b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
-        b_acc = b_acc * b_shrink[:, None]
-        if MASKED:
-            b_v = tl.load(v_cache + offsets, mask=m_kv, other=0.0)
-        elif D == BLOCK_D:
-            b_v = tl.load(v_cache + offsets)
-        else:
-            b_v = tl.load(v_cache + offsets, mask=(i_d < D)[None, :], other=0.0)
-        b_acc = tl.dot(b_p.to(b_v.dtype), b_v, b_acc, input_precision=PRECISION)
-        b_max = b_top
-    return b_max, b_sum, b_acc
-
-
 # A slice of a step's table begins anywhere: no new kernel for that.
 @triton.jit(
-    do_not_specialize=["num_seqs", "stride_table"],
+    do_not_specialize=[
+        "num_seqs",
+        "num_tokens",
+        "max_positions",
+        "num_units",
+        "num_slots",
+        "stride_table",
+    ],
     do_not_specialize_on_alignment=["block_tables", "query_start", "context_lens"],
 )
 def prefill_kernel(
@@ -86,8 +36,15 @@ def prefill_kernel(
     context_lens,
     # written
     out,
+    partials,
+    log_sums,
+    tickets,
     # sizes
     num_seqs,
+    num_tokens,
+    max_positions,
+    num_units,
+    num_slots,
     scale_log2,
     # strides
     stride_token,
@@ -102,32 +59,68 @@ def prefill_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    SPLIT: tl.constexpr,
+    MIN_SPLIT: tl.constexpr,
+    MAX_ITEMS: tl.constexpr,
+    MAX_PARTS: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A program takes BLOCK_M rows of one key head of one sequence.
+    """A program takes BLOCK_M rows of one key head of one sequence, or a part of their positions.
 
-    Which sequence is found here from query_start. A sequence's last rows go first: they see the
-    most positions, and the short programs fill the end of the launch.
+    Which is found here from query_start and context_lens. A sequence's last rows go first: they
+    see the most positions, and the short programs fill the end of the launch. The program that
+    ends a tile's last part (its ticket says so) adds up all parts, in the order of positions.
+    num_units and num_slots are the host's: should they not be what the lengths here make of them,
+    a tile that lacks parts or scratch is not cut, and nothing is read or written outside.
     """
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     i_h = tl.program_id(0) % HKV
-    i_tile = tl.program_id(0) // HKV
+    i_unit = tl.program_id(0) // HKV
     i_b = tl.arange(0, BLOCK_SEQS)
     m_b = i_b < num_seqs
     b_first = tl.load(query_start + i_b, mask=m_b, other=0)
     b_last = tl.load(query_start + i_b + 1, mask=m_b, other=0)
-    b_tiles = tl.cdiv((b_last - b_first) * GROUP, BLOCK_M)
-    b_end = tl.cumsum(b_tiles, 0)
-    i_seq = tl.sum((b_end <= i_tile).to(tl.int32))
+    b_queries = tl.maximum(tl.minimum(b_last, num_tokens) - tl.maximum(b_first, 0), 0)
+    b_units = tl.cdiv(b_queries * GROUP, BLOCK_M)
+    b_slots = b_units * 0
+    if SPLIT:
+        b_context = tl.load(context_lens + i_b, mask=m_b, other=1)
+        b_context = tl.maximum(tl.minimum(b_context, max_positions), 1)
+        b_tiles, b_parts, _ = count_parts(
+            b_queries, b_context, GROUP, HKV, BLOCK_M, BLOCK_N, MIN_SPLIT, MAX_ITEMS, MAX_PARTS
+        )
+        b_units = b_tiles * b_parts
+        b_slots = tl.where(b_parts > 1, b_units, 0)
+    i_seq = tl.sum((tl.cumsum(b_units, 0) <= i_unit).to(tl.int32))
     if i_seq >= num_seqs:
         return
-    i_tile = tl.sum(tl.where(i_b <= i_seq, b_tiles, 0)) - 1 - i_tile
-    first_token = tl.load(query_start + i_seq)
-    num_queries = tl.load(query_start + i_seq + 1) - first_token
-    prefix = tl.load(context_lens + i_seq) - num_queries
+    first_unit = tl.sum(tl.where(i_b < i_seq, b_units, 0))
+    first_token = tl.maximum(tl.load(query_start + i_seq), 0)
+    num_queries = tl.minimum(tl.load(query_start + i_seq + 1), num_tokens) - first_token
+    context = tl.maximum(tl.minimum(tl.load(context_lens + i_seq), max_positions), 1)
+    prefix = tl.maximum(context - num_queries, 0)
+    num_tiles = tl.cdiv(num_queries * GROUP, BLOCK_M)
+    num_parts = 1
+    i_part = 0
+    size = 0
+    slot = 0
+    i_tile = i_unit - first_unit
+    if SPLIT:
+        _, num_parts, size = count_parts(
+            num_queries, context, GROUP, HKV, BLOCK_M, BLOCK_N, MIN_SPLIT, MAX_ITEMS, MAX_PARTS
+        )
+        i_part = i_tile % num_parts
+        i_tile = i_tile // num_parts
+        slot = tl.sum(tl.where(i_b < i_seq, b_slots, 0)) + i_tile * num_parts
+        is_whole = (first_unit + (i_tile + 1) * num_parts <= num_units) & (
+            slot + num_parts <= num_slots
+        )
+        num_parts = tl.where(is_whole, num_parts, 1)
+        i_part = tl.where(is_whole, i_part, 0)
+    i_tile = num_tiles - 1 - i_tile
 
     i_r = i_tile * BLOCK_M + tl.arange(0, BLOCK_M)
     i_d = tl.arange(0, BLOCK_D)
@@ -143,8 +136,10 @@ def prefill_kernel(
     b_sum = tl.zeros([BLOCK_M], tl.float32)
     b_acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     # Positions that every row sees need no mask; the rest, to the last row's, are few.
-    seen = (prefix + i_tile * BLOCK_M // GROUP + 1) // BLOCK_N * BLOCK_N
+    begin = i_part * size
     end = prefix + tl.minimum((i_tile * BLOCK_M + BLOCK_M - 1) // GROUP + 1, num_queries)
+    end = tl.where(i_part + 1 < num_parts, begin + size, tl.minimum(end, context))
+    seen = tl.minimum((prefix + i_tile * BLOCK_M // GROUP + 1) // BLOCK_N * BLOCK_N, end)
     b_max, b_sum, b_acc = attend(
         b_q,
         b_max,
@@ -155,7 +150,7 @@ def prefill_kernel(
         p_table,
         b_position,
         i_h,
-        0,
+        begin,
         seen,
         scale_log2,
         HKV,
@@ -187,8 +182,34 @@ def prefill_kernel(
         PRECISION,
         True,
     )
+    b_acc = b_acc / b_sum[:, None]
     p_out = out + ((b_token * HKV * GROUP + b_head) * D)[:, None] + i_d[None, :]
-    tl.store(p_out, (b_acc / b_sum[:, None]).to(out.dtype.element_ty), mask=m_r)
+    if SPLIT:
+        if num_parts == 1:
+            tl.store(p_out, b_acc.to(out.dtype.element_ty), mask=m_r)
+        else:
+            i_place = tl.cast(slot, tl.int64) * HKV + i_h
+            p_partials = partials + i_place * (BLOCK_M * BLOCK_D)
+            p_logs = log_sums + i_place * BLOCK_M
+            stride_part: tl.constexpr = HKV * BLOCK_M
+            is_last = store_part(
+                p_partials,
+                p_logs,
+                tickets + i_place,
+                b_acc,
+                b_max + tl.log2(b_sum),
+                i_part,
+                num_parts,
+                stride_part,
+                BLOCK_M,
+                BLOCK_D,
+            )
+            if is_last:
+                b_out = add_parts(p_partials, p_logs, num_parts, stride_part, BLOCK_M, BLOCK_D)
+                tl.store(p_out, b_out.to(out.dtype.element_ty), mask=m_r)
+                tl.store(tickets + i_place, 0)
+    else:
+        tl.store(p_out, b_acc.to(out.dtype.element_ty), mask=m_r)
 
 
 def prefill(
@@ -201,39 +222,71 @@ def prefill(
     scale: float,
     num_queries: Sequence[int],
     out: torch.Tensor,
+    num_positions: Sequence[int] = (),
     tile: PrefillTile | None = None,
 ) -> None:
     """q [T, HQ, D] of the whole step, caches contiguous; out [T, HQ, D] contiguous.
 
     Tables, query_start [B+1] (places in q) and context_lens are those of the chunks alone, whose
-    lengths num_queries repeats for the host. Their rows of out are written.
+    lengths num_queries and num_positions repeat for the host; without the latter no chunk is cut.
+    Their rows of out are written.
     """
-    num_heads, head_dim = q.shape[1:]
-    block_size, num_kv_heads = k_cache.shape[1:3]
-    group = num_heads // num_kv_heads
+    head_dim = q.shape[2]
+    num_kv_heads = k_cache.shape[2]
     tile = tile or prefill_tile(head_dim, q.element_size())
-    num_tiles = sum(triton.cdiv(count * group, tile.block_m) for count in num_queries)
-    prefill_kernel[(num_tiles * num_kv_heads,)](
-        q,
-        k_cache,
-        v_cache,
-        block_tables,
-        query_start,
-        context_lens,
+    group = q.shape[1] // num_kv_heads
+    cut = Cut(tile.block_m, tile.block_n, tile.min_split, group, num_kv_heads)
+    for part in launches(cut, num_queries, num_positions):
+        tensors = (
+            block_tables[part.first :],
+            query_start[part.first :],
+            context_lens[part.first :],
+        )
+        _launch(part, cut, tile, (q, k_cache, v_cache, *tensors), scale, out)
+
+
+def _launch(
+    part: Launch,
+    cut: Cut,
+    tile: PrefillTile,
+    read: tuple[torch.Tensor, ...],
+    scale: float,
+    out: torch.Tensor,
+) -> None:
+    q, k_cache, _, block_tables, *_ = read
+    block_size, num_kv_heads, head_dim = k_cache.shape[1:]
+    num_seqs = part.last - part.first
+    block_d = max(16, triton.next_power_of_2(head_dim))
+    num_rows = part.num_slots * num_kv_heads * tile.block_m
+    partials = q.new_empty((num_rows, block_d), dtype=torch.float32)
+    log_sums = q.new_empty((num_rows,), dtype=torch.float32)
+    prefill_kernel[(part.num_units * num_kv_heads,)](
+        *read,
         out,
-        len(num_queries),
+        partials,
+        log_sums,
+        tickets(q.device, part.num_slots * num_kv_heads),
+        num_seqs,
+        q.shape[0],
+        block_tables.shape[1] * block_size,
+        part.num_units,
+        part.num_slots,
         scale * LOG2_E,
         q.stride(0),
         q.stride(1),
         block_tables.stride(0),
         HKV=num_kv_heads,
-        GROUP=group,
+        GROUP=cut.group,
         D=head_dim,
         BS=block_size,
-        BLOCK_SEQS=max(16, triton.next_power_of_2(len(num_queries))),
+        BLOCK_SEQS=max(16, triton.next_power_of_2(num_seqs)),
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
-        BLOCK_D=max(16, triton.next_power_of_2(head_dim)),
+        BLOCK_D=block_d,
+        SPLIT=part.num_slots > 0,
+        MIN_SPLIT=tile.min_split,
+        MAX_ITEMS=MAX_ITEMS,
+        MAX_PARTS=MAX_PARTS,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,

@@ -24,12 +24,15 @@ class DecodeTile:
 
 @dataclass(frozen=True)
 class PrefillTile:
-    """block_m rows (query, head of the group) by block_n positions."""
+    """block_m rows (query, head of the group) by block_n positions; a chunk's prefix is cut from
+    min_split positions on.
+    """
 
     block_m: int
     block_n: int
     num_warps: int
     num_stages: int
+    min_split: int
 
 
 def decode_tile(num_rows: int, head_dim: int, element_bytes: int) -> DecodeTile:
@@ -43,10 +46,10 @@ def decode_tile(num_rows: int, head_dim: int, element_bytes: int) -> DecodeTile:
 
 def prefill_tile(head_dim: int, element_bytes: int) -> PrefillTile:
     if element_bytes == 4:
-        return PrefillTile(32, 32, 4, 2)
+        return PrefillTile(32, 32, 4, 2, 256)
     if head_dim > 128:
-        return PrefillTile(64, 32, 4, 2)
-    return PrefillTile(128, 64, 8, 7)
+        return PrefillTile(64, 32, 4, 2, 512)
+    return PrefillTile(128, 64, 8, 7, 512)
 
 
 def max_splits(num_seqs: int) -> int:
@@ -77,3 +80,16 @@ def hopper_decode_tile(num_rows: int, head_dim: int) -> HopperDecodeTile:
         return HopperDecodeTile(128, 3, 1, 512)
     # 16 KiB of keys a step, of either head dim.
     return HopperDecodeTile(64 * 128 // head_dim, 3, 2, 1024)
+
+
+@dataclass(frozen=True)
+class HopperPrefillTile:
+    """num_stages of block_n positions are copied ahead, and query_stages of a tile's queries."""
+
+    block_n: int
+    num_stages: int
+    query_stages: int
+    min_split: int
+
+
+HOPPER_PREFILL_TILE = HopperPrefillTile(128, 2, 2, 512)

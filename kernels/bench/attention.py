@@ -40,7 +40,12 @@ PREFILLS = (
     (4, 2048, 2048, 16),
     (8, 1024, 5120, 16),
     (1, 2048, 2048, 16),
+    (16, 512, 512, 16),
     (64, 128, 128, 16),
+    (1, 256, 8192, 16),
+    (1, 128, 8192, 16),
+    (1, 64, 8192, 16),
+    (1, 16, 8192, 16),
 )
 # Well past the 50 MB of L2: nothing of the former call is left there when a call comes round.
 ROTATED_BYTES = 400 << 20

@@ -1,5 +1,6 @@
 """The Gluon kernels of attention: no interpreter runs them, so they are held on the GPU alone."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,14 +27,17 @@ SHAPES = [
 USUAL: dict[str, Any] = {"head_dim": 128, "block_size": 16, "heads": (8, 2)}
 
 
-def run_prefill(step: Step) -> torch.Tensor:
+def run_prefill(step: Step, min_split: int = 512, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Into out, or a new tensor of q's shape."""
     from kernels.attention import hopper
+    from kernels.attention.tiles import HOPPER_PREFILL_TILE
 
     assert hopper.fits(step.q, step.k_cache, step.v_cache)
-    out = torch.empty_like(step.q)
-    counts = [count for count, _ in step.sequences]
+    out = torch.empty_like(step.q) if out is None else out
+    queries, positions = zip(*step.sequences, strict=True)
     tensors = (step.q, step.k_cache, step.v_cache, step.block_tables, step.query_start)
-    hopper.prefill(*tensors, step.context_lens, SCALE, counts, out)
+    tile = replace(HOPPER_PREFILL_TILE, min_split=min_split)
+    hopper.prefill(*tensors, step.context_lens, SCALE, queries, out, positions, tile)
     return out
 
 
@@ -71,6 +75,75 @@ def test_more_tiles_than_processors() -> None:
     sequences = tuple((60 + 37 * i, 75 + 41 * i) for i in range(12))
     step = make_step(sequences, 0, BF16, **USUAL)
     assert_close(run_prefill(step), naive(step), torch.bfloat16)
+
+
+# Some cut at 128 positions, into two parts and more; rows of both consumers, of one, of two tiles;
+# parts that end with the prefix; some too short to be cut.
+CUT = ((1, 900), (16, 1024), (40, 650), (70, 300), (17, 145), (5, 261), (30, 30), (200, 420))
+
+
+@pytest.mark.parametrize(("target", "head_dim", "block_size", "heads"), SHAPES)
+def test_a_cut_prefix_is_the_sum_of_its_parts(
+    target: Target, head_dim: int, block_size: int, heads: tuple[int, int]
+) -> None:
+    step = make_step(CUT, 0, target, head_dim=head_dim, block_size=block_size, heads=heads)
+    got = run_prefill(step, 128)
+    assert_close(got, naive(step), target.dtype)
+    assert torch.equal(run_prefill(step, 128), got)
+
+
+def test_neighbours_of_a_chunk_change_no_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut or not, beside chunks that are and are not, in one launch and in several."""
+    step = make_step(CUT, 0, BF16, **USUAL)
+    together = run_prefill(step, 128)
+    first = 0
+    for row, (queries, _) in enumerate(CUT):
+        last = first + queries
+        alone = Step(
+            step.q[first:last],
+            step.k_cache,
+            step.v_cache,
+            step.block_tables[row : row + 1],
+            step.query_start[row : row + 2] - first,
+            step.context_lens[row : row + 1],
+            CUT[row : row + 1],
+            0,
+        )
+        assert torch.equal(run_prefill(alone, 128), together[first:last])
+        first = last
+    monkeypatch.setattr("kernels.attention.chunks.MAX_CUT_ITEMS", 30)
+    assert torch.equal(run_prefill(step, 128), together)
+
+
+# What the host says of chunks of (3, 700) and (120, 500): more and fewer tiles and parts.
+WRONG: tuple[tuple[tuple[int, int], ...], ...] = (
+    ((120, 500), (3, 700)),
+    ((1, 1), (1, 1)),
+    ((100, 100), (300, 3000)),
+)
+
+
+def test_wrong_hints_stay_in_their_step() -> None:
+    """They end, write rows of out alone, and leave the next step's counters clean."""
+    step = make_step(((3, 700), (120, 500)), 0, BF16, **USUAL)
+    want = run_prefill(step, 128)
+    assert_close(want, naive(step), torch.bfloat16)
+    for told in WRONG:
+        kept = torch.full((246, *step.q.shape[1:]), 7.0).to(step.q)
+        run_prefill(Step(**(vars(step) | {"sequences": told})), 128, kept)
+        assert bool((kept[123:] == 7.0).all())
+        assert torch.equal(run_prefill(step, 128), want)
+
+
+def test_lengths_that_exceed_the_step_stay_inside() -> None:
+    """query_start behind the last token, a length behind the table's end, one of nothing."""
+    step = make_step(((3, 700), (120, 500), (9, 20)), 0, BF16, **USUAL)
+    kept = torch.full((264, *step.q.shape[1:]), 7.0).to(step.q)
+    step.query_start[3] = 250
+    step.context_lens.copy_(torch.tensor([100_000, 0, -5], dtype=torch.int32))
+    run_prefill(step, 128, kept)
+    torch.cuda.synchronize()
+    assert bool((kept[132:] == 7.0).all())
 
 
 @pytest.mark.parametrize(("target", "head_dim", "block_size", "heads"), SHAPES)

@@ -24,8 +24,7 @@ def triton_attention(*tensors: Any, **hints: Any) -> torch.Tensor:
     from kernels.attention import kernel
 
     attend: Callable[..., torch.Tensor] = kernel.attention
-    counts = [count for count, _ in hints["prefills"]]
-    return attend(*tensors, hints["num_decodes"], hints["max_decode_context"], counts)
+    return attend(*tensors, hints["num_decodes"], hints["max_decode_context"], hints["prefills"])
 
 
 def split_decode(step: Step, tile: DecodeTile = SPLIT_TILE) -> torch.Tensor:
@@ -35,6 +34,19 @@ def split_decode(step: Step, tile: DecodeTile = SPLIT_TILE) -> torch.Tensor:
     longest = max(positions for _, positions in step.sequences)
     tensors = (step.q, step.k_cache, step.v_cache, step.block_tables, step.context_lens)
     decode(*tensors, SCALE, longest, out, tile)
+    return out
+
+
+def cut_prefill(
+    step: Step, tile: PrefillTile | None = None, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Into out, or a new tensor of q's shape."""
+    from kernels.attention.prefill import prefill
+
+    out = torch.empty_like(step.q) if out is None else out
+    queries, positions = zip(*step.sequences, strict=True)
+    tensors = (step.q, step.k_cache, step.v_cache, step.block_tables, step.query_start)
+    prefill(*tensors, step.context_lens, SCALE, queries, out, positions, tile or CUT_TILE)
     return out
 
 
@@ -69,13 +81,76 @@ def test_many_tiles_of_many_chunks(target: Target) -> None:
 @pytest.mark.parametrize("block_m", [16, 64])
 def test_tiles_that_hold_no_whole_query(block_m: int, target: Target) -> None:
     """Three rows a query: 16 and 64 rows end in the middle of one."""
-    from kernels.attention.prefill import prefill
-
     step = make_step(((30, 50),), 0, target)
-    out = torch.empty_like(step.q)
-    tensors = (step.q, step.k_cache, step.v_cache, step.block_tables, step.query_start)
-    prefill(*tensors, step.context_lens, SCALE, [30], out, PrefillTile(block_m, 16, 4, 2))
-    assert_close(out, naive(step), target.dtype)
+    tile = PrefillTile(block_m, 16, 4, 2, min_split=512)
+    assert_close(cut_prefill(step, tile), naive(step), target.dtype)
+
+
+# Three parts, two of several tiles, a prefix that ends where a part does, and a chunk uncut.
+CUT = ((1, 70), (12, 60), (4, 36), (5, 5))
+CUT_TILE = PrefillTile(block_m=16, block_n=16, num_warps=4, num_stages=2, min_split=16)
+
+
+def test_a_cut_prefix_is_the_sum_of_its_parts(target: Target) -> None:
+    step = make_step(CUT, 0, target)
+    got = cut_prefill(step)
+    assert_close(got, naive(step), target.dtype)
+    assert torch.equal(cut_prefill(step), got)
+
+
+def test_neighbours_of_a_chunk_change_no_bits(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut or not, beside chunks that are and are not, in one launch and in several."""
+    step = make_step(CUT, 0, target, heads=(3, 1))
+    together = cut_prefill(step)
+    first = 0
+    for row, (queries, _) in enumerate(CUT):
+        last = first + queries
+        alone = Step(
+            step.q[first:last],
+            step.k_cache,
+            step.v_cache,
+            step.block_tables[row : row + 1],
+            step.query_start[row : row + 2] - first,
+            step.context_lens[row : row + 1],
+            CUT[row : row + 1],
+            0,
+        )
+        assert torch.equal(cut_prefill(alone), together[first:last])
+        first = last
+    monkeypatch.setattr("kernels.attention.chunks.MAX_CUT_ITEMS", 5)
+    assert torch.equal(cut_prefill(step), together)
+
+
+# What the host says of chunks of (3, 50) and (8, 40): more and fewer tiles and parts.
+WRONG: tuple[tuple[tuple[int, int], ...], ...] = (
+    ((8, 40), (3, 50)),
+    ((1, 1), (1, 1)),
+    ((9, 10), (20, 200)),
+)
+
+
+def test_wrong_hints_stay_in_their_step(target: Target) -> None:
+    """They end, write rows of out alone, and leave the next step's tickets clean."""
+    step = make_step(((3, 50), (8, 40)), 0, target, heads=(3, 1))
+    want = cut_prefill(step)
+    for told in WRONG:
+        kept = torch.full((22, *step.q.shape[1:]), 7.0).to(step.q)
+        cut_prefill(Step(**(vars(step) | {"sequences": told})), out=kept)
+        assert bool((kept[11:] == 7.0).all())
+    assert torch.equal(cut_prefill(step), want)
+
+
+def test_lengths_that_exceed_the_step_stay_inside(target: Target) -> None:
+    """query_start behind the last token, lengths behind the table's end and of nothing."""
+    step = make_step(((3, 50), (8, 40)), 0, target, heads=(3, 1))
+    kept = torch.full((22, *step.q.shape[1:]), 7.0).to(step.q)
+    step.query_start[2] = 20
+    step.context_lens.copy_(torch.tensor([0, 10_000], dtype=torch.int32))
+    step.block_tables[:] = step.block_tables[0, 0]
+    cut_prefill(step, out=kept)
+    assert bool((kept[11:] == 7.0).all())
 
 
 def test_a_split_sequence_is_the_sum_of_its_parts(target: Target) -> None:

@@ -4,33 +4,40 @@
 from collections.abc import Sequence
 
 import torch
-import triton
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from kernels.attention.chunks import MAX_ITEMS, MAX_PARTS, Cut, Launch, launches
 from kernels.attention.hopper.prefill_consume import consume
 from kernels.attention.hopper.prefill_produce import produce
+from kernels.attention.hopper.prefill_schedule import NUM_FIELDS
 from kernels.attention.tickets import tickets
-from kernels.attention.tiles import LOG2_E, num_processors
+from kernels.attention.tiles import HOPPER_PREFILL_TILE, LOG2_E, HopperPrefillTile, num_processors
 from kernels.launch import launch_options
 
-# Rows (query, head of the group) of each of the two consumers; positions of a step.
+# Rows (query, head of the group) of each of the two consumers.
 ROWS = 64
-BLOCK_N = 128
-NUM_STAGES = 2
-QUERY_STAGES = gl.constexpr(1)
 gdc_wait = tl.extra.cuda.gdc_wait
 gdc_launch_dependents = tl.extra.cuda.gdc_launch_dependents
 # Registers of a thread: of the second consumer and of the copying warp; the first has the rest.
+# Where chunks are cut, the copying warp has more to count.
 NUM_REGISTERS = (232, 40)
+NUM_REGISTERS_CUT = (224, 56)
 
 
 # A slice of a step's table begins anywhere: no new kernel for that.
 @gluon.jit(
-    do_not_specialize=["total", "stride_table"],
+    do_not_specialize=[
+        "num_seqs",
+        "num_tokens",
+        "max_positions",
+        "num_units",
+        "num_slots",
+        "stride_table",
+    ],
     do_not_specialize_on_alignment=["block_tables", "query_start", "context_lens"],
 )
 def hopper_prefill_kernel(
@@ -43,13 +50,19 @@ def hopper_prefill_kernel(
     context_lens,
     # written
     out,
-    drawn,
+    partials,
+    log_sums,
+    counters,
     # sizes
-    total,
+    num_seqs,
+    num_tokens,
+    max_positions,
+    num_units,
+    num_slots,
     scale_log2,
     # strides
     stride_table,
-    # meta
+    # meta: MIN_SPLIT 0 cuts no chunk
     HKV: gl.constexpr,
     GROUP: gl.constexpr,
     D: gl.constexpr,
@@ -57,20 +70,25 @@ def hopper_prefill_kernel(
     ROWS: gl.constexpr,
     BLOCK_N: gl.constexpr,
     NUM_STAGES: gl.constexpr,
+    QUERY_STAGES: gl.constexpr,
+    MIN_SPLIT: gl.constexpr,
+    MAX_ITEMS: gl.constexpr,
+    MAX_PARTS: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr,
     PRODUCER_REGISTERS: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    """A program takes items: (tile of 2 · ROWS rows, key head), and copies ahead of them.
+    """A program takes items: (tile of 2 · ROWS rows or part of one, key head), and copies ahead.
 
     A barrier that is full says that a stage may be read, an empty one that it may be copied to.
     """
     layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    shape: gl.constexpr = (HKV, GROUP, 2 * ROWS, BLOCK_N, MIN_SPLIT, MAX_ITEMS, MAX_PARTS)
     shared_q = gl.allocate_shared_memory(q_desc.dtype, [2 * QUERY_STAGES, ROWS, D], layout)
     shared_k = gl.allocate_shared_memory(q_desc.dtype, [NUM_STAGES, BLOCK_N, D], layout)
     shared_v = gl.allocate_shared_memory(q_desc.dtype, [NUM_STAGES, BLOCK_N, D], layout)
-    slot = gl.allocate_shared_memory(gl.int32, [QUERY_STAGES, 1], barrier)
+    slots = gl.allocate_shared_memory(gl.int32, [QUERY_STAGES * NUM_FIELDS, 1], barrier)
     q_full = gl.allocate_shared_memory(gl.int64, [QUERY_STAGES, 1], barrier)
     q_empty = gl.allocate_shared_memory(gl.int64, [QUERY_STAGES, 1], barrier)
     v_landed = gl.allocate_shared_memory(gl.int64, [1], barrier)
@@ -88,54 +106,20 @@ def hopper_prefill_kernel(
         mbarrier.init(v_full.index(i), count=1)
         mbarrier.init(v_empty.index(i), count=2)
     fence_async_shared()
-    read = (query_start, context_lens, total)
-    queries = (shared_q, q_full, q_empty, slot)
+    read = (query_start, context_lens, num_seqs, num_tokens, max_positions, num_units, num_slots)
+    queries = (shared_q, q_full, q_empty, slots)
     stages = (shared_k, shared_v, k_full, k_empty, v_full, v_empty)
-    copied = (q_desc, k_desc, v_desc, block_tables, stride_table, v_landed, drawn)
+    copied = (q_desc, k_desc, v_desc, block_tables, stride_table, v_landed, counters)
+    parts = (partials, log_sums, counters + 2)
     # What a former kernel writes is read from here on.
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (
-                consume,
-                (
-                    0,
-                    out,
-                    scale_log2,
-                    read,
-                    queries,
-                    stages,
-                    HKV,
-                    GROUP,
-                    D,
-                    ROWS,
-                    BLOCK_N,
-                    NUM_STAGES,
-                ),
-            ),
-            (
-                consume,
-                (
-                    1,
-                    out,
-                    scale_log2,
-                    read,
-                    queries,
-                    stages,
-                    HKV,
-                    GROUP,
-                    D,
-                    ROWS,
-                    BLOCK_N,
-                    NUM_STAGES,
-                ),
-            ),
-            (
-                produce,
-                (copied, read, queries, stages, HKV, GROUP, D, ROWS, BLOCK_N, NUM_STAGES, BS),
-            ),
+            (consume, (0, out, parts, scale_log2, queries, stages, shape)),
+            (consume, (1, out, parts, scale_log2, queries, stages, shape)),
+            (produce, (copied, read, queries, stages, shape, BS)),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
@@ -169,37 +153,69 @@ def prefill(
     scale: float,
     num_queries: Sequence[int],
     out: torch.Tensor,
+    num_positions: Sequence[int] = (),
+    tile: HopperPrefillTile = HOPPER_PREFILL_TILE,
 ) -> None:
     """As kernels.attention.prefill.prefill, for shapes that fit."""
-    num_heads, head_dim = q.shape[1:]
-    block_size, num_kv_heads = k_cache.shape[1:3]
-    group = num_heads // num_kv_heads
-    piece = min(block_size, BLOCK_N)
+    num_kv_heads = k_cache.shape[2]
+    group = q.shape[1] // num_kv_heads
+    cut = Cut(2 * ROWS, tile.block_n, tile.min_split, group, num_kv_heads)
+    for part in launches(cut, num_queries, num_positions):
+        tensors = (
+            block_tables[part.first :],
+            query_start[part.first :],
+            context_lens[part.first :],
+        )
+        _launch(part, cut, tile, (q, k_cache, v_cache, *tensors), scale, out)
+
+
+def _launch(
+    part: Launch,
+    cut: Cut,
+    tile: HopperPrefillTile,
+    read: tuple[torch.Tensor, ...],
+    scale: float,
+    out: torch.Tensor,
+) -> None:
+    q, k_cache, v_cache, block_tables, *lengths = read
+    block_size, num_kv_heads, head_dim = k_cache.shape[1:]
+    piece = min(block_size, tile.block_n)
     flat = gl.NVMMASharedLayout(128, 16, 2)
     rows = [cache.view(-1, num_kv_heads * head_dim) for cache in (k_cache, v_cache)]
-    q_block, q_layout = [ROWS // group, group, 64], gl.NVMMASharedLayout(128, 16, 3)
-    num_tiles = sum(triton.cdiv(count * group, 2 * ROWS) for count in num_queries)
-    total = num_tiles * num_kv_heads
-    hopper_prefill_kernel[(min(total, num_processors(q.device)),)](
+    q_block, q_layout = [ROWS // cut.group, cut.group, 64], gl.NVMMASharedLayout(128, 16, 3)
+    num_places = part.num_slots * num_kv_heads * 2
+    registers = NUM_REGISTERS_CUT if num_places else NUM_REGISTERS
+    partials = q.new_empty((num_places * ROWS, head_dim), dtype=torch.float32)
+    log_sums = q.new_empty((num_places * ROWS,), dtype=torch.float32)
+    hopper_prefill_kernel[(min(part.num_units * num_kv_heads, num_processors(q.device)),)](
         TensorDescriptor(q, list(q.shape), list(q.stride()), q_block, q_layout),
         *(TensorDescriptor.from_tensor(x, [piece, 64], flat) for x in rows),
         block_tables,
-        query_start,
-        context_lens,
+        *lengths,
         out,
-        tickets(q.device, 2),
-        total,
+        partials,
+        log_sums,
+        tickets(q.device, 2 + num_places),
+        part.last - part.first,
+        q.shape[0],
+        block_tables.shape[1] * block_size,
+        part.num_units,
+        part.num_slots,
         scale * LOG2_E,
         block_tables.stride(0),
         HKV=num_kv_heads,
-        GROUP=group,
+        GROUP=cut.group,
         D=head_dim,
         BS=block_size,
         ROWS=ROWS,
-        BLOCK_N=BLOCK_N,
-        NUM_STAGES=NUM_STAGES,
-        CONSUMER_REGISTERS=NUM_REGISTERS[0],
-        PRODUCER_REGISTERS=NUM_REGISTERS[1],
+        BLOCK_N=tile.block_n,
+        NUM_STAGES=tile.num_stages,
+        QUERY_STAGES=tile.query_stages,
+        MIN_SPLIT=tile.min_split if part.num_slots else 0,
+        MAX_ITEMS=MAX_ITEMS,
+        MAX_PARTS=MAX_PARTS,
+        CONSUMER_REGISTERS=registers[0],
+        PRODUCER_REGISTERS=registers[1],
         num_warps=4,
         **launch_options(q.device),
     )

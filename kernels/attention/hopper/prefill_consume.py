@@ -9,7 +9,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.attention.hopper.prefill_schedule import find_rows, find_sequence, told_item
+from kernels.attention.hopper.prefill_schedule import told
+from kernels.attention.hopper.prefill_store import add_parts, store_part, store_rows
 
 
 @gluon.jit
@@ -79,119 +80,162 @@ def attend(
 
 
 @gluon.jit
-def store_rows(
-    out, b_acc, first_row, first_token, num_queries, i_h, HKV: gl.constexpr, GROUP: gl.constexpr
+def skip_steps(stages, count, num_steps, NUM_STAGES: gl.constexpr):
+    """For a consumer that has no rows of the tile: its half of what frees the stages."""
+    _, _, k_full, k_empty, v_full, v_empty = stages
+    for i in range(count, count + num_steps):
+        stage = i % NUM_STAGES
+        mbarrier.wait(k_full.index(stage), (i // NUM_STAGES) & 1)
+        mbarrier.arrive(k_empty.index(stage))
+        mbarrier.wait(v_full.index(stage), (i // NUM_STAGES) & 1)
+        mbarrier.arrive(v_empty.index(stage))
+
+
+@gluon.jit
+def attend_rows(
+    q,
+    q_empty,
+    stages,
+    count,
+    position,
+    begin,
+    end,
+    scale_log2,
+    GROUP: gl.constexpr,
+    NUM_STAGES: gl.constexpr,
 ):
-    """b_acc [ROWS, D] to out [T, HQ, D], rows of queries that exist."""
-    D: gl.constexpr = b_acc.shape[1]
-    layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
-    b_out = gl.convert_layout(b_acc.to(out.dtype.element_ty), layout)
-    i_r = first_row + gl.arange(0, b_acc.shape[0], gl.SliceLayout(1, layout))
-    i_d = gl.arange(0, D, gl.SliceLayout(0, layout))
-    token = (first_token + i_r // GROUP).to(gl.int64)
-    offsets = (token * (HKV * GROUP) + i_h * GROUP + i_r % GROUP) * D
-    m_r = (i_r // GROUP < num_queries)[:, None]
-    gl.store(out + offsets[:, None] + i_d[None, :], b_out, mask=m_r)
+    """Rows of q, the first of position, over positions begin to end: (output, its log2 sums)."""
+    shared_k, shared_v, k_full, k_empty, v_full, v_empty = stages
+    ROWS: gl.constexpr = q.shape[0]
+    D: gl.constexpr = q.shape[1]
+    BLOCK_N: gl.constexpr = shared_k.shape[1]
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
+    ROW: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
+    b_position = position + gl.arange(0, ROWS, ROW) // GROUP
+    b_max = gl.full([ROWS], float("-inf"), gl.float32, ROW)
+    b_sum = gl.full([ROWS], 0.0, gl.float32, ROW)
+    b_acc = gl.full([ROWS, D], 0.0, gl.float32, O_LAYOUT)
+    # Steps that every row sees whole need no mask.
+    first = begin // BLOCK_N
+    steps = (end + BLOCK_N - 1) // BLOCK_N
+    seen = gl.minimum(gl.maximum((position + 1) // BLOCK_N, first + 1), steps)
+
+    stage = count % NUM_STAGES
+    mbarrier.wait(k_full.index(stage), (count // NUM_STAGES) & 1)
+    s = begin_scores(q, shared_k.index(stage), S_LAYOUT)
+    s = warpgroup_mma_wait(0, deps=(s,))
+    mbarrier.arrive(k_empty.index(stage))
+    s = visible(s, begin, b_position, end, S_LAYOUT)
+    b_w, b_max, b_sum, _ = soften(s, b_max, b_sum, scale_log2)
+    b_p = gl.convert_layout(b_w.to(q.dtype), P_LAYOUT)
+    state = (b_p, b_max, b_sum, b_acc)
+    count += 1
+    state, count = attend(
+        q,
+        stages,
+        state,
+        count,
+        first + 1,
+        seen,
+        b_position,
+        end,
+        scale_log2,
+        NUM_STAGES,
+        S_LAYOUT,
+        O_LAYOUT,
+        False,
+    )
+    state, count = attend(
+        q,
+        stages,
+        state,
+        count,
+        seen,
+        steps,
+        b_position,
+        end,
+        scale_log2,
+        NUM_STAGES,
+        S_LAYOUT,
+        O_LAYOUT,
+        True,
+    )
+    b_p, b_max, b_sum, b_acc = state
+    mbarrier.arrive(q_empty)
+    stage = (count - 1) % NUM_STAGES
+    mbarrier.wait(v_full.index(stage), ((count - 1) // NUM_STAGES) & 1)
+    b_acc = warpgroup_mma(b_p, shared_v.index(stage), b_acc, is_async=True)
+    b_acc, b_p = warpgroup_mma_wait(0, deps=(b_acc, b_p))
+    mbarrier.arrive(v_empty.index(stage))
+    b_acc = b_acc / gl.convert_layout(b_sum, gl.SliceLayout(1, O_LAYOUT))[:, None]
+    return b_acc, b_max + gl.log2(b_sum)
 
 
 @gluon.jit
 def consume(
     which: gl.constexpr,
     out,
+    parts,
     scale_log2,
-    read,
     queries,
     stages,
-    HKV: gl.constexpr,
-    GROUP: gl.constexpr,
-    D: gl.constexpr,
-    ROWS: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    NUM_STAGES: gl.constexpr,
+    shape: gl.constexpr,
 ):
     """Rows which · ROWS on of each tile."""
-    query_start, context_lens, total = read
-    shared_q, q_full, q_empty, slot = queries
-    shared_k, shared_v, k_full, k_empty, v_full, v_empty = stages
-    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
-    ROW: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
+    shared_q, q_full, q_empty, slots = queries
+    HKV: gl.constexpr = shape[0]
+    GROUP: gl.constexpr = shape[1]
+    MIN_SPLIT: gl.constexpr = shape[4]
+    ROWS: gl.constexpr = shared_q.shape[1]
+    D: gl.constexpr = shared_q.shape[2]
+    BLOCK_N: gl.constexpr = stages[0].shape[1]
+    NUM_STAGES: gl.constexpr = stages[0].shape[0]
     QUERY_STAGES: gl.constexpr = shared_q.shape[0] // 2
-    i_seq = 0
-    before = 0
     count = 0
     number = 0
     mbarrier.wait(q_full.index(0), 0)
-    item = told_item(slot.index(0))
-    while item < total:
+    i_h = told(slots, 0, 0)
+    while i_h < HKV:
         q_stage = number % QUERY_STAGES
-        q = shared_q.index(2 * q_stage + which)
-        tile = item // HKV
-        i_seq, before = find_sequence(tile, query_start, i_seq, before, GROUP, 2 * ROWS)
-        first_row, num_queries, prefix, end = find_rows(
-            tile, query_start, context_lens, i_seq, before, GROUP, 2 * ROWS
-        )
-        first_row += which * ROWS
-        b_position = prefix + (first_row + gl.arange(0, ROWS, ROW)) // GROUP
-        b_max = gl.full([ROWS], float("-inf"), gl.float32, ROW)
-        b_sum = gl.full([ROWS], 0.0, gl.float32, ROW)
-        b_acc = gl.full([ROWS, D], 0.0, gl.float32, O_LAYOUT)
-        # Steps that every row sees whole need no mask.
-        seen = gl.maximum((prefix + first_row // GROUP + 1) // BLOCK_N, 1)
-        steps = (end + BLOCK_N - 1) // BLOCK_N
-
-        stage = count % NUM_STAGES
-        mbarrier.wait(k_full.index(stage), (count // NUM_STAGES) & 1)
-        s = begin_scores(q, shared_k.index(stage), S_LAYOUT)
-        s = warpgroup_mma_wait(0, deps=(s,))
-        mbarrier.arrive(k_empty.index(stage))
-        s = visible(s, 0, b_position, end, S_LAYOUT)
-        b_w, b_max, b_sum, _ = soften(s, b_max, b_sum, scale_log2)
-        b_p = gl.convert_layout(b_w.to(out.dtype.element_ty), P_LAYOUT)
-        state = (b_p, b_max, b_sum, b_acc)
-        count += 1
-        state, count = attend(
-            q,
-            stages,
-            state,
-            count,
-            1,
-            seen,
-            b_position,
-            end,
-            scale_log2,
-            NUM_STAGES,
-            S_LAYOUT,
-            O_LAYOUT,
-            False,
-        )
-        state, count = attend(
-            q,
-            stages,
-            state,
-            count,
-            seen,
-            steps,
-            b_position,
-            end,
-            scale_log2,
-            NUM_STAGES,
-            S_LAYOUT,
-            O_LAYOUT,
-            True,
-        )
-        b_p, b_max, b_sum, b_acc = state
-        mbarrier.arrive(q_empty.index(q_stage))
-        stage = (count - 1) % NUM_STAGES
-        mbarrier.wait(v_full.index(stage), ((count - 1) // NUM_STAGES) & 1)
-        b_acc = warpgroup_mma(b_p, shared_v.index(stage), b_acc, is_async=True)
-        b_acc, b_p = warpgroup_mma_wait(0, deps=(b_acc, b_p))
-        mbarrier.arrive(v_empty.index(stage))
-        b_acc = b_acc / gl.convert_layout(b_sum, gl.SliceLayout(1, O_LAYOUT))[:, None]
-        first_token = gl.load(query_start + i_seq)
-        store_rows(out, b_acc, first_row, first_token, num_queries, item % HKV, HKV, GROUP)
+        position = told(slots, q_stage, 1) + which * (ROWS // GROUP)
+        begin = told(slots, q_stage, 2)
+        end = told(slots, q_stage, 3)
+        token = told(slots, q_stage, 4) + which * (ROWS // GROUP)
+        num_rows = told(slots, q_stage, 5) - which * ROWS
+        slot = told(slots, q_stage, 6)
+        i_part = told(slots, q_stage, 7)
+        num_parts = told(slots, q_stage, 8)
+        num_steps = (end - begin + BLOCK_N - 1) // BLOCK_N
+        if num_rows > 0:
+            b_out, b_log = attend_rows(
+                shared_q.index(2 * q_stage + which),
+                q_empty.index(q_stage),
+                stages,
+                count,
+                position,
+                begin,
+                end,
+                scale_log2,
+                GROUP,
+                NUM_STAGES,
+            )
+            if MIN_SPLIT == 0:
+                store_rows(out, b_out, token, num_rows, i_h, HKV, GROUP)
+            else:
+                place = (slot * HKV + i_h) * 2 + which
+                if num_parts == 1:
+                    store_rows(out, b_out, token, num_rows, i_h, HKV, GROUP)
+                elif store_part(parts, place, b_out, b_log, i_part, num_parts, 2 * HKV):
+                    b_all = add_parts(parts, place, num_parts, 2 * HKV, ROWS, D)
+                    store_rows(out, b_all, token, num_rows, i_h, HKV, GROUP)
+                    gl.store(parts[2] + place, 0)
+        else:
+            skip_steps(stages, count, num_steps, NUM_STAGES)
+            mbarrier.arrive(q_empty.index(q_stage))
+        count += num_steps
         number += 1
         q_stage = number % QUERY_STAGES
         mbarrier.wait(q_full.index(q_stage), (number // QUERY_STAGES) & 1)
-        item = told_item(slot.index(q_stage))
+        i_h = told(slots, q_stage, 0)

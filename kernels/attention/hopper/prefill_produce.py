@@ -12,7 +12,7 @@ from kernels.attention.hopper.prefill_schedule import (
     find_rows,
     find_sequence,
     first_item,
-    tell_item,
+    tell,
 )
 
 
@@ -54,23 +54,24 @@ def produce(
     read,
     queries,
     stages,
-    HKV: gl.constexpr,
-    GROUP: gl.constexpr,
-    D: gl.constexpr,
-    ROWS: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    NUM_STAGES: gl.constexpr,
+    shape: gl.constexpr,
     BS: gl.constexpr,
 ):
     """count: steps so far, of all tiles; a stage's phase turns whenever count has gone round."""
     q_desc, k_desc, v_desc, block_tables, stride_table, v_landed, drawn = copied
-    query_start, context_lens, total = read
-    shared_q, q_full, q_empty, slot = queries
+    shared_q, q_full, q_empty, slots = queries
     shared_k, shared_v, k_full, k_empty, v_full, v_empty = stages
+    HKV: gl.constexpr = shape[0]
+    GROUP: gl.constexpr = shape[1]
+    D: gl.constexpr = shared_k.shape[2]
+    BLOCK_N: gl.constexpr = shared_k.shape[1]
+    NUM_STAGES: gl.constexpr = shared_k.shape[0]
     PIECE: gl.constexpr = v_desc.block_shape[0]
     QUERY_STAGES: gl.constexpr = shared_q.shape[0] // 2
+    total = read[5] * HKV
     i_seq = 0
     before = 0
+    before_slots = 0
     count = 0
     tails = 0
     number = 0
@@ -78,18 +79,18 @@ def produce(
     while item < total:
         next_item = draw_item(drawn)
         i_h = item % HKV
-        tile = item // HKV
-        i_seq, before = find_sequence(tile, query_start, i_seq, before, GROUP, 2 * ROWS)
-        first_row, _, _, end = find_rows(
-            tile, query_start, context_lens, i_seq, before, GROUP, 2 * ROWS
+        i_seq, before, before_slots = find_sequence(
+            item // HKV, read, i_seq, before, before_slots, shape
+        )
+        position, begin, end, token, num_rows, slot, i_part, num_parts = find_rows(
+            item // HKV, read, i_seq, before, before_slots, shape
         )
         table = block_tables + i_seq.to(gl.int64) * stride_table
         q_stage = number % QUERY_STAGES
         mbarrier.wait(q_empty.index(q_stage), ((number // QUERY_STAGES) & 1) ^ 1)
-        tell_item(slot.index(q_stage), item)
-        token = gl.load(query_start + i_seq) + first_row // GROUP
+        tell(slots, q_stage, (i_h, position, begin, end, token, num_rows, slot, i_part, num_parts))
         copy_queries(q_desc, shared_q, q_stage, q_full.index(q_stage), token, i_h, GROUP)
-        for start in range(0, end, BLOCK_N):
+        for start in range(begin, end, BLOCK_N):
             stage = count % NUM_STAGES
             phase = (count // NUM_STAGES) & 1
             k_full_now = k_full.index(stage)
@@ -113,6 +114,7 @@ def produce(
         item = next_item
     q_stage = number % QUERY_STAGES
     mbarrier.wait(q_empty.index(q_stage), ((number // QUERY_STAGES) & 1) ^ 1)
-    tell_item(slot.index(q_stage), total)
+    # No key head: that was the last item.
+    tell(slots, q_stage, (HKV,))
     mbarrier.arrive(q_full.index(q_stage))
     end_draws(drawn)

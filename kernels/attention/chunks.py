@@ -1,0 +1,68 @@
+"""A step's prefill chunks as launches: tiles of rows, a long prefix of few tiles cut into parts."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+# A chunk is cut into as many items (tile, part, key head) as an H200 takes at once, or fewer.
+MAX_ITEMS = 128
+MAX_PARTS = 32
+# Of the scratch of a launch, 64 KiB each at most. A step with more cut chunks gets more launches.
+MAX_CUT_ITEMS = 2048
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What chunks are cut by: tiles of block_m rows (query, head of the group), of which a part
+    takes steps of block_n positions, in all at least min_split but for an only part.
+    """
+
+    block_m: int
+    block_n: int
+    min_split: int
+    group: int
+    num_kv_heads: int
+
+    def num_tiles(self, num_queries: int) -> int:
+        return -(-num_queries * self.group // self.block_m)
+
+    def num_parts(self, num_queries: int, num_positions: int) -> int:
+        """By the chunk's own lengths alone, whoever else is in the step: the kernels' own rule.
+
+        Parts are equal but for the last, and begin in the prefix: every row has something in each.
+        """
+        num_items = self.num_tiles(num_queries) * self.num_kv_heads
+        most = min(MAX_ITEMS // num_items, MAX_PARTS, num_positions // self.min_split)
+        size = -(-num_positions // (self.block_n * max(most, 1))) * self.block_n
+        return (num_positions - num_queries) // size + 1
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Chunks first to last; a unit is a part of a tile, a slot is scratch for one of several."""
+
+    first: int
+    last: int
+    num_units: int
+    num_slots: int
+
+
+def launches(cut: Cut, num_queries: Sequence[int], num_positions: Sequence[int]) -> list[Launch]:
+    """The chunks in order. num_positions of each chunk, or nothing: then no chunk is cut."""
+    made, first, units, slots = [], 0, 0, 0
+    for last, (num_tiles, num_parts) in enumerate(_sizes(cut, num_queries, num_positions)):
+        more = num_tiles * num_parts if num_parts > 1 else 0
+        if slots and (slots + more) * cut.num_kv_heads > MAX_CUT_ITEMS:
+            made.append(Launch(first, last, units, slots))
+            first, units, slots = last, 0, 0
+        units += num_tiles * num_parts
+        slots += more
+    return [*made, Launch(first, len(num_queries), units, slots)]
+
+
+def _sizes(
+    cut: Cut, num_queries: Sequence[int], num_positions: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """(tiles, parts of each) of every chunk."""
+    for queries, positions in itertools.zip_longest(num_queries, num_positions):
+        yield cut.num_tiles(queries), cut.num_parts(queries, positions) if positions else 1
