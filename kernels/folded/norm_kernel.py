@@ -52,6 +52,7 @@ def expand_add_norm_kernel(
     # meta
     H: tl.constexpr,
     PR: tl.constexpr,
+    TILE: tl.constexpr,
     BT: tl.constexpr,
     BN: tl.constexpr,
     BR: tl.constexpr,
@@ -65,7 +66,7 @@ def expand_add_norm_kernel(
     m_n = i_n < H
     # The plan and B were complete before the kernel before this one began (kernels/lora does so).
     num_rows = tl.load(num_pages + i_tile) * PR
-    token, m_t, slot = tile_tokens(order, slots, i_tile, num_tokens, BT)
+    token, m_t, slot = tile_tokens(order, slots, i_tile, num_tokens, TILE, BT)
     b_f0, b_f1, f_owner, f_row = rows_at(
         0,
         b,
@@ -202,7 +203,8 @@ def expand_add_rms_norm(
         *weights.b.stride()[:2],
         H=hidden,
         PR=weights.b.shape[1],
-        BT=plan.tokens_per_tile,
+        TILE=plan.tokens_per_tile,
+        BT=plan.block_tokens,
         BN=chosen.columns,
         BR=chosen.rows,
         SHARES=x.shape[0],

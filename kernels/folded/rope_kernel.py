@@ -58,6 +58,7 @@ def expand_rope_kv_write_kernel(
     ALIGN: tl.constexpr,
     NORM: tl.constexpr,
     PR: tl.constexpr,
+    TILE: tl.constexpr,
     BT: tl.constexpr,
     BN: tl.constexpr,
     BR: tl.constexpr,
@@ -74,7 +75,7 @@ def expand_rope_kv_write_kernel(
     i_n = i_head * D + i_half
     # The plan and B were complete before the kernel before this one began (kernels/lora does so).
     num_rows = tl.load(num_pages + i_tile) * PR
-    token, m_t, slot = tile_tokens(order, slots, i_tile, num_tokens, BT)
+    token, m_t, slot = tile_tokens(order, slots, i_tile, num_tokens, TILE, BT)
     b_f0, b_f1, f_owner, f_row = rows_at(
         0,
         b,
@@ -237,7 +238,8 @@ def expand_rope_kv_write(
         ALIGN=head_dim & -head_dim,
         NORM=q_norm is not None,
         PR=weights.b.shape[1],
-        BT=plan.tokens_per_tile,
+        TILE=plan.tokens_per_tile,
+        BT=plan.block_tokens,
         BN=columns,
         BR=chosen.rows,
         SHARES=qkv.shape[0],

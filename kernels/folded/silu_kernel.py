@@ -42,6 +42,7 @@ def expand_silu_mul_kernel(
     # meta
     I: tl.constexpr,  # noqa: E741
     PR: tl.constexpr,
+    TILE: tl.constexpr,
     BT: tl.constexpr,
     BN: tl.constexpr,
     BR: tl.constexpr,
@@ -53,7 +54,7 @@ def expand_silu_mul_kernel(
     i_tile = tl.program_id(0)
     # The plan and B were complete before the kernel before this one began (kernels/lora does so).
     num_rows = tl.load(num_pages + i_tile) * PR
-    token, m_t, slot = tile_tokens(order, slots, i_tile, num_tokens, BT)
+    token, m_t, slot = tile_tokens(order, slots, i_tile, num_tokens, TILE, BT)
     i_n = tl.program_id(1) * BN + tl.arange(0, BN)
     m_n = i_n < I
     b_f0, b_f1, f_owner, f_row = rows_at(
@@ -148,7 +149,8 @@ def expand_silu_mul(
             *weights.b.stride()[:2],
             I=inner,
             PR=weights.b.shape[1],
-            BT=plan.tokens_per_tile,
+            TILE=plan.tokens_per_tile,
+            BT=plan.block_tokens,
             BN=chosen.columns,
             BR=chosen.rows,
             LISTED=h.listed is not None,

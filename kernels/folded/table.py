@@ -15,6 +15,8 @@ def folds_narrow(num_tokens: int) -> bool:
 def silu_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
     if itemsize == 4:
         return ExpandBlocks(32, 32)
+    if num_tokens <= 16:
+        return ExpandBlocks(64, 128, num_stages=2)
     if num_tokens <= 64:
         return ExpandBlocks(128, 32, num_stages=2)
     return ExpandBlocks(64, 64) if num_tokens <= MAX_DECODE_TOKENS else ExpandBlocks(64, 16)
@@ -23,10 +25,12 @@ def silu_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
 def rope_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
     if itemsize == 4:
         return ExpandBlocks(32, 32)
-    return ExpandBlocks(64, 128) if num_tokens <= 64 else ExpandBlocks(64, 32, num_stages=3)
+    if num_tokens <= 64:
+        return ExpandBlocks(64, 128, num_stages=2)
+    return ExpandBlocks(64, 32, num_stages=3)
 
 
 def norm_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
     if itemsize == 4:
         return ExpandBlocks(32, 32)
-    return ExpandBlocks(64, 128) if num_tokens <= 64 else ExpandBlocks(64, 64)
+    return ExpandBlocks(64, 128, num_stages=2) if num_tokens <= 64 else ExpandBlocks(64, 64)

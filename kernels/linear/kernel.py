@@ -7,7 +7,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.launch import launch_options
-from kernels.linear.table import Blocks, linear_blocks
+from kernels.linear.table import Blocks
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -69,16 +69,15 @@ def linear_shares_kernel(
 def linear_shares(
     x: torch.Tensor,
     weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    blocks: Blocks | None = None,
+    bias: torch.Tensor | None,
+    blocks: Blocks,
 ) -> torch.Tensor:
-    """x [T, H], T <= 64; weight [N, H], bias [N] → shares [P, T, N], fp32 if several, else x's."""
+    """x [T, H], T <= 128; weight [N, H], bias [N] → shares [P, T, N], fp32 if several, else x's."""
     (num_tokens, hidden), width = x.shape, weight.shape[0]
-    chosen = blocks or linear_blocks(num_tokens, hidden, width, x.element_size())
-    dtype = x.dtype if chosen.split == 1 else torch.float32
-    y = x.new_empty((chosen.split, num_tokens, width), dtype=dtype)
+    dtype = x.dtype if blocks.split == 1 else torch.float32
+    y = x.new_empty((blocks.split, num_tokens, width), dtype=dtype)
     if num_tokens:
-        linear_shares_kernel[(triton.cdiv(width, chosen.columns), chosen.split)](
+        linear_shares_kernel[(triton.cdiv(width, blocks.columns), blocks.split)](
             x,
             weight,
             bias,
@@ -89,13 +88,13 @@ def linear_shares(
             x.stride(0),
             weight.stride(0),
             BT=max(16, triton.next_power_of_2(num_tokens)),
-            BN=chosen.columns,
-            BH=chosen.hidden,
-            SPLIT=chosen.split,
-            WHOLE=not hidden % chosen.hidden and not width % chosen.columns,
+            BN=blocks.columns,
+            BH=blocks.hidden,
+            SPLIT=blocks.split,
+            WHOLE=not hidden % blocks.hidden and not width % blocks.columns,
             UPCAST=not x.is_cuda,
-            num_warps=chosen.num_warps,
-            num_stages=chosen.num_stages,
+            num_warps=blocks.num_warps,
+            num_stages=blocks.num_stages,
             **launch_options(x.device),
         )
     return y

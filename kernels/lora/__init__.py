@@ -16,6 +16,7 @@ from kernels.lora.batch import DenseBatch, DenseRows, LoraBatch, LoraWeights, Ti
 from kernels.lora.checks import check_base, check_h, check_x, check_y
 from kernels.lora.dense import ActivePages, dense_expand, dense_shrink
 from kernels.lora.shrunk import Shrunk
+from kernels.lora.table import shrinks_first
 
 __all__ = [
     "ActivePages",
@@ -76,12 +77,13 @@ def shrink_beside(
     from kernels.lora import kernel
 
     plan = plan_of(weights, batch)
+    is_first = shrinks_first(x.shape[0], x.shape[1], weights.b.shape[2])
     h = kernel.new_shrunk(x, weights, batch, plan)
     fork(x.device)
-    y = matmul()
-    # After the matmul, so that it has the device first and the shrink fills what is left of it.
+    y = None if is_first else matmul()
     with beside(x.device):
         kernel.shrink(x, weights, batch, plan, h, dependent=False)
+    y = matmul() if y is None else y
     join(x.device)
     return y, h
 

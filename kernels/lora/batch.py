@@ -83,6 +83,11 @@ class TilePlan:
     num_pages: torch.Tensor
     tokens_per_tile: int
 
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a program's block: a tile, filled up to the least that tensor cores take."""
+        return max(16, self.tokens_per_tile)
+
 
 @dataclass(frozen=True)
 class LoraBatch:

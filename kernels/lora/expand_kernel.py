@@ -39,6 +39,7 @@ def lora_expand_kernel(
     # meta
     NS: tl.constexpr,
     PR: tl.constexpr,
+    TILE: tl.constexpr,
     BT: tl.constexpr,
     BN: tl.constexpr,
     BR: tl.constexpr,
@@ -50,7 +51,7 @@ def lora_expand_kernel(
     # The plan and B were complete before the kernel before this one began (see kernels/launch.py):
     # they are on their way while it ends. What it wrote, h or y, is read after the wait.
     num_rows = tl.load(num_pages + i_tile) * PR
-    token, _, slot = tile_tokens(order, slots, i_tile, num_tokens, BT)
+    token, _, slot = tile_tokens(order, slots, i_tile, num_tokens, TILE, BT)
     i_slice, i_n, m_n = column_block(tl.program_id(1), size_0, size_1, size_2, NS, BN)
     b_f, _, f_owner, f_row = rows_at(
         0,

@@ -40,7 +40,7 @@ def new_shrunk(
         return Shrunk(shares)
     most = plan.entries.shape[1] * rows_per_page
     max_rows = triton.cdiv(most, LIST_ROWS) * LIST_ROWS + LIST_MARGIN
-    shape = (plan.num_pages.shape[0], num_slices, plan.tokens_per_tile, max_rows)
+    shape = (plan.num_pages.shape[0], num_slices, plan.block_tokens, max_rows)
     return Shrunk(shares, x.new_empty(shape))
 
 
@@ -95,7 +95,8 @@ def _shrink(
         weights.column,
         NS=num_slices,
         PR=weights.a.shape[2],
-        BT=plan.tokens_per_tile,
+        TILE=plan.tokens_per_tile,
+        BT=plan.block_tokens,
         BR=chosen.rows,
         BH=chosen.hidden,
         SPLIT=split,
@@ -112,12 +113,12 @@ def _shrink(
 def list_rows(
     shares: torch.Tensor, plan: TilePlan, rows_per_page: int, listed: torch.Tensor
 ) -> None:
-    """listed [tiles, NS, tokens of a tile, max_rows]: the shares' sum, zeros behind a list's end.
+    """listed [tiles, NS, tokens of a block, max_rows]: the shares' sum, zeros behind a list's end.
 
     shares [P, T, NS, max_rank], T at least 1.
     """
     split, num_tokens, num_slices, max_rank = shares.shape
-    num_tiles, _, tokens_per_tile, max_rows = listed.shape
+    num_tiles, _, block_tokens, max_rows = listed.shape
     list_rows_kernel[(num_tiles, num_slices, max_rows // LIST_ROWS)](
         shares,
         plan.order,
@@ -131,7 +132,8 @@ def list_rows(
         max_rows,
         NS=num_slices,
         PR=rows_per_page,
-        BT=tokens_per_tile,
+        TILE=plan.tokens_per_tile,
+        BT=block_tokens,
         BR=LIST_ROWS,
         MARGIN=LIST_MARGIN,
         SPLIT=split,
@@ -169,7 +171,8 @@ def expand(
             y.stride(0),
             NS=len(weights.slice_sizes),
             PR=weights.b.shape[1],
-            BT=plan.tokens_per_tile,
+            TILE=plan.tokens_per_tile,
+            BT=plan.block_tokens,
             BN=chosen.columns,
             BR=chosen.rows,
             LISTED=h.listed is not None,

@@ -29,6 +29,7 @@ def list_rows_kernel(
     # meta
     NS: tl.constexpr,
     PR: tl.constexpr,
+    TILE: tl.constexpr,
     BT: tl.constexpr,
     BR: tl.constexpr,
     MARGIN: tl.constexpr,
@@ -39,13 +40,14 @@ def list_rows_kernel(
     i_slice = tl.program_id(1)
     i_row = tl.program_id(2) * BR + tl.arange(0, BR)
     num_rows = tl.load(num_pages + i_tile) * PR
+    # The plan was complete before the kernel before this one began (see kernels/launch.py).
+    token, _, slot = tile_tokens(order, slots, i_tile, num_tokens, TILE, BT)
+    _, owner, row, _, _ = listed_rows(entries, i_tile, i_row, num_rows, capacity, PR)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
     if tl.program_id(2) * BR >= num_rows + MARGIN:
         return
-    token, _, slot = tile_tokens(order, slots, i_tile, num_tokens, BT)
-    _, owner, row, _, _ = listed_rows(entries, i_tile, i_row, num_rows, capacity, PR)
     plane = tl.cast(NS * max_rank, tl.int64) * num_tokens
     p_h = h + ((token * NS + i_slice) * max_rank)[:, None] + row[None, :]
     m_own = slot[:, None] == owner[None, :]

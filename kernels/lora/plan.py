@@ -46,7 +46,7 @@ def plan_tiles(batch: LoraBatch, rows_per_page: int) -> TilePlan:
             batch.page_owner.shape[0],
             capacity,
             PR=rows_per_page,
-            BT=size,
+            TILE=size,
             ALIGN=align,
             NOBODY=NOBODY,
         )

@@ -52,7 +52,7 @@ def list_pages_kernel(
     capacity,
     # meta
     PR: tl.constexpr,
-    BT: tl.constexpr,
+    TILE: tl.constexpr,
     ALIGN: tl.constexpr,
     NOBODY: tl.constexpr,
 ):
@@ -62,10 +62,10 @@ def list_pages_kernel(
     the tensor cores begins, so that its sums are cut the same way whoever comes before it.
     """
     i_tile = tl.program_id(0)
-    i_t = i_tile * BT + tl.arange(0, BT)
+    i_t = i_tile * TILE + tl.arange(0, TILE)
     m_t = i_t < num_tokens
     slot = tl.load(slots + i_t, mask=m_t, other=-1)
-    slot_before = tl.load(slots + i_t - 1, mask=m_t & (tl.arange(0, BT) > 0), other=-1)
+    slot_before = tl.load(slots + i_t - 1, mask=m_t & (tl.arange(0, TILE) > 0), other=-1)
     is_first = (slot >= 0) & (slot != slot_before)
     slot = tl.where(is_first, slot, 0).to(tl.int64)
     rank = tl.load(ranks + slot, mask=is_first, other=0)

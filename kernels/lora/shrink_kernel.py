@@ -42,6 +42,7 @@ def lora_shrink_kernel(
     COLUMN,
     NS: tl.constexpr,
     PR: tl.constexpr,
+    TILE: tl.constexpr,
     BT: tl.constexpr,
     BR: tl.constexpr,
     BH: tl.constexpr,
@@ -57,7 +58,7 @@ def lora_shrink_kernel(
         gdc_launch_dependents()
     i_tile = tl.program_id(1)
     num_rows = tl.load(num_pages + i_tile) * PR
-    token, _, slot = tile_tokens(order, slots, i_tile, num_tokens, BT)
+    token, _, slot = tile_tokens(order, slots, i_tile, num_tokens, TILE, BT)
     plane = tl.cast(NS * max_rank, tl.int64) * num_tokens
     num_items = tl.cdiv(num_rows, BR) * NS * SPLIT
     for item in range(tl.program_id(0), num_items, tl.num_programs(0)):

@@ -33,8 +33,21 @@ class ExpandBlocks:
 
 
 def tokens_per_tile(num_tokens: int) -> int:
-    """A tile of 16, the least a tensor core takes, wastes least; one of 64 reads least twice."""
+    """Few while there are few tokens, or a few programs walk the rows of all their adapters one
+    after another; beyond, many read a row twice less often.
+    """
+    if num_tokens <= 32:
+        return 8
     return 16 if num_tokens <= MAX_DECODE_TOKENS else 64
+
+
+def shrinks_first(num_tokens: int, hidden: int, width: int) -> bool:
+    """Whether the shrink beside a base matmul of hidden x width is launched before it.
+
+    After it the matmul has the device first and the shrink fills what is left. But where several
+    waves of a short matmul leave nothing, the shrink would only begin when they end.
+    """
+    return 64 < num_tokens <= MAX_DECODE_TOKENS and hidden * width <= 2**25
 
 
 def shrink_blocks(num_tokens: int, hidden: int, itemsize: int) -> ShrinkBlocks:
@@ -45,14 +58,17 @@ def shrink_blocks(num_tokens: int, hidden: int, itemsize: int) -> ShrinkBlocks:
     is_decode = num_tokens <= MAX_DECODE_TOKENS
     if itemsize == 4:
         return ShrinkBlocks(32, 32, max(1, min(8, hidden // 256)) if is_decode else 1, 132)
+    split = max(1, min(8, hidden // 1024))
+    if num_tokens <= 16:
+        return ShrinkBlocks(32, 128, max(1, min(16, hidden // 512)), 528)
     if is_decode:
-        return ShrinkBlocks(64, 128, max(1, min(8, hidden // 1024)), 528)
+        return ShrinkBlocks(64, 128, split, 528, num_stages=3 if num_tokens <= 64 else 4)
     return ShrinkBlocks(16, 128, 1, 264, num_stages=4)
 
 
 def expand_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
     if itemsize == 4:
         return ExpandBlocks(32, 32)
-    if num_tokens <= MAX_DECODE_TOKENS:
-        return ExpandBlocks(64, 64)
-    return ExpandBlocks(128, 16)
+    if num_tokens <= 16:
+        return ExpandBlocks(64, 128, num_stages=2)
+    return ExpandBlocks(64, 64) if num_tokens <= MAX_DECODE_TOKENS else ExpandBlocks(128, 16)

@@ -1,6 +1,6 @@
 """What the Triton kernels share: a tile's tokens, the rank rows listed for it, its column blocks.
 
-A tile is up to BT tokens, neighbours in the order by adapter; its list names the rank pages of
+A tile is a few tokens, neighbours in the order by adapter; its list names the rank pages of
 every adapter among them. All rows meet all tokens of the tile on tensor cores; a mask keeps each
 token's own. So a row is read once a tile whether it serves one token of it or all.
 """
@@ -11,10 +11,10 @@ import triton.language as tl
 
 
 @triton.jit
-def tile_tokens(order, slots, i_tile, num_tokens, BT: tl.constexpr):
-    """The tile's tokens [BT], which of them are real, and their slots (-1 for none)."""
-    i_t = i_tile * BT + tl.arange(0, BT)
-    m_t = i_t < num_tokens
+def tile_tokens(order, slots, i_tile, num_tokens, TILE: tl.constexpr, BT: tl.constexpr):
+    """The tile's TILE tokens in a block [BT], which are real, and their slots (-1 for none)."""
+    i_t = i_tile * TILE + tl.arange(0, BT)
+    m_t = (i_t < num_tokens) & (tl.arange(0, BT) < TILE)
     token = tl.load(order + i_t, mask=m_t, other=0).to(tl.int64)
     slot = tl.load(slots + i_t, mask=m_t, other=-1)
     return token, m_t, slot

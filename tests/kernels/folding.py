@@ -87,7 +87,7 @@ def listed(h: torch.Tensor, pool: Pool, dtype: torch.dtype) -> Shrunk:
     """The shares in the order of the lists, by the kernel, poisoned where it writes nothing."""
     plan = plan_tiles(pool.batch, ROWS_PER_PAGE)
     most = -(-plan.entries.shape[1] * ROWS_PER_PAGE // LIST_ROWS) * LIST_ROWS + LIST_MARGIN
-    rows = h.new_full((len(plan.num_pages), h.shape[2], plan.tokens_per_tile, most), float("nan"))
+    rows = h.new_full((len(plan.num_pages), h.shape[2], plan.block_tokens, most), float("nan"))
     rows = rows.to(dtype)
     if h.shape[1]:
         kernel.list_rows(h, plan, ROWS_PER_PAGE, rows)

@@ -24,7 +24,8 @@ from kernels.folded import (
     expand_rope_kv_write,
     expand_silu_mul,
 )
-from kernels.linear import MAX_TOKENS, linear_shares
+from kernels.linear import linear_shares
+from kernels.linear.table import linear_blocks
 from kernels.lora import ActivePages, LoraBatch, LoraWeights, add_lora, shrink
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.rope import rope_kv_write
@@ -78,7 +79,7 @@ def _calls() -> Iterator[Any]:
     slots = _ints(64)
     sort = kernels.lora.plan.sort_tokens_kernel
     yield lambda: sort[(4,)](slots, slots, slots, 64, 9, BT=16, BLOCK=64)
-    for num_tokens in (1, 64, 256, 2048):
+    for num_tokens in (1, 64, 128, 256, 2048):
         yield from _small_ops(num_tokens)
         yield from _lora(num_tokens)
 
@@ -90,9 +91,10 @@ def _small_ops(num_tokens: int) -> Iterator[Any]:
     yield lambda: add_rms_norm(x, x.clone(), weight, 1e-5)
     yield lambda: silu_mul(_bf16(num_tokens, 28672))
     yield lambda: rope_kv_write(_bf16(num_tokens, 6144), *rope)
-    if num_tokens <= MAX_TOKENS:
-        for group in GROUPS:
-            wide, base = (_bf16(n, group.hidden) for n in (num_tokens, sum(group.slice_sizes)))
+    for group in GROUPS:
+        hidden, width = group.hidden, sum(group.slice_sizes)
+        if linear_blocks(num_tokens, hidden, width, 2) is not None:
+            wide, base = _bf16(num_tokens, hidden), _bf16(width, hidden)
             yield lambda x=wide, w=base: linear_shares(x, w)
 
 

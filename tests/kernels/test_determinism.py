@@ -11,7 +11,7 @@ pytestmark = [
     pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device"),
 ]
 
-GROUPS = (Group(1024, (1024, 256, 256)), Group(2816, (1000,)))
+GROUPS = (Group(1024, (1024, 256, 256)), Group(1024, (1400, 1400)), Group(2816, (1000,)))
 
 
 @pytest.mark.parametrize(("num_tokens", "num_adapters"), [(1, 1), (8, 4), (64, 16), (256, 64)])
@@ -19,5 +19,6 @@ def test_same_bits(num_tokens: int, num_adapters: int) -> None:
     assert same_bits(num_tokens, num_adapters, GROUPS) == {
         "repeat": True,
         "company": True,
+        "folded": True,
         "order": True,
     }

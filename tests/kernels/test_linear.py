@@ -20,12 +20,12 @@ def inputs(num_tokens: int, hidden: int, width: int, target: Target) -> tuple[to
 @pytest.mark.parametrize(
     ("num_tokens", "hidden", "width"), [(1, 64, 128), (7, 100, 37), (40, 96, 80)]
 )
-@pytest.mark.parametrize("blocks", [None, Blocks(16, 32, 3), Blocks(64, 64, 1)])
+@pytest.mark.parametrize("blocks", [Blocks(32, 32, 2), Blocks(16, 32, 3), Blocks(64, 64, 1)])
 def test_shares_add_up(
-    num_tokens: int, hidden: int, width: int, blocks: Blocks | None, target: Target
+    num_tokens: int, hidden: int, width: int, blocks: Blocks, target: Target
 ) -> None:
     x, weight, want = inputs(num_tokens, hidden, width, target)
-    shares = kernel.linear_shares(x, weight, blocks=blocks)
+    shares = kernel.linear_shares(x, weight, None, blocks)
     assert shares.dtype == (torch.float32 if shares.shape[0] > 1 else x.dtype)
     assert_close(shares.float().sum(0).to(x.dtype), want)
 
@@ -33,7 +33,8 @@ def test_shares_add_up(
 def test_rows_may_lie_apart(target: Target) -> None:
     x, weight, want = inputs(5, 64, 48, target)
     apart = torch.cat((x, x), dim=1)[:, :64]
-    assert_close(kernel.linear_shares(apart, weight).float().sum(0).to(x.dtype), want)
+    shares = kernel.linear_shares(apart, weight, None, Blocks(32, 32, 2))
+    assert_close(shares.float().sum(0).to(x.dtype), want)
 
 
 def test_a_bias_is_in_one_share(target: Target) -> None:
@@ -52,7 +53,7 @@ def test_on_the_cpu(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("num_tokens", [1, 64, 65])
+@pytest.mark.parametrize("num_tokens", [1, 64, 65, 128, 129])
 def test_at_the_shape_of_an_8b_model(num_tokens: int) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")

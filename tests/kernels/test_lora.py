@@ -279,7 +279,12 @@ def test_the_same_inputs_give_the_same_bits(backend: tuple[Add, str]) -> None:
 
 @pytest.mark.parametrize("rank", [1, 8, 20])
 def test_other_company_leaves_the_bits(rank: int, target: Target) -> None:
-    """Token 3's answer, whoever decodes beside it: before and after it, of other ranks, or none."""
+    """Token 3's answer, whoever decodes beside it: before and after it, of other ranks, or none.
+
+    Tensor cores sum 16 rows at a time; numpy, in the interpreter, promises no order.
+    """
+    if target.device == "cpu":
+        pytest.skip("needs tensor cores")
     companies = ([3] * 11, [0, 1, 2, 3, 4, 0, 1, 2, 4, 4, -1], [-1, 4, -1, 3, 4, 4, 4, 4, 4, 4, 4])
     answers = []
     for slots in companies:
