@@ -88,6 +88,8 @@ def _pytest(
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # Each with a thread a core would fight over them.
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     try:
         output, _ = process.communicate(timeout=limit_s)

@@ -72,7 +72,10 @@ def _attend(
     tables = torch.zeros(NUM_SEQS, CONTEXT // BLOCK_SIZE, dtype=torch.int32)
     ints = torch.zeros(NUM_SEQS + 1, dtype=torch.int32)
     run_decode(q, cache, cache, tables, ints[1:], SCALE, CONTEXT, torch.empty_like(q))
-    run_prefill(q, cache, cache, tables, ints, ints[1:], SCALE, [1] * NUM_SEQS, q.clone())
+    # Chunks whose positions are cut into parts, and such as are not.
+    for num_positions in (CONTEXT, 1):
+        lens, positions = [1] * NUM_SEQS, [num_positions] * NUM_SEQS
+        run_prefill(q, cache, cache, tables, ints, ints[1:], SCALE, lens, q.clone(), positions)
 
 
 def _calls() -> Iterator[Any]:
