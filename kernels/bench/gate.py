@@ -19,6 +19,8 @@ TEST_ID = re.compile(r"^(tests/kernels/\S+\.py::.+)$", re.MULTILINE)
 NUM_PASSED = re.compile(r"(\d+) passed")
 # A process starts in seconds, so few; but more than run at once, for tests are of unlike length.
 CHUNKS_PER_PROCESS = 2
+# Each with a thread a core would fight over them.
+ONE_THREAD = ("env", "OMP_NUM_THREADS=1")
 
 
 @dataclass(frozen=True)
@@ -81,15 +83,14 @@ def _pytest(
     arguments: Sequence[str], under: Sequence[str] = (), limit_s: float | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Code 124: ended at the limit, with all that it had started."""
-    command = [*under, sys.executable, *PYTEST.split(), "-p", "no:cacheprovider", *arguments]
+    pytest = [sys.executable, *PYTEST.split(), "-p", "no:cacheprovider"]
+    command = [*ONE_THREAD, *under, *pytest, *arguments]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        # Each with a thread a core would fight over them.
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     try:
         output, _ = process.communicate(timeout=limit_s)

@@ -43,7 +43,12 @@ def test_ids_are_read_as_pytest_prints_them() -> None:
     assert gate.TEST_ID.findall(listed) == ["tests/kernels/test_a.py::test_x[gpu-bf16-a b]"]
 
 
-def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_hangs_is_ended() -> None:
     sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
     done = gate._pytest(["a-test"], under=sleeper, limit_s=0.2)
     assert done.returncode == 124 and "not done in 0.2 s" in done.stdout
+
+
+def test_a_process_has_one_thread() -> None:
+    asks = [sys.executable, "-c", "import os; print(os.environ['OMP_NUM_THREADS'])"]
+    assert gate._pytest([], under=asks).stdout == "1\n"
