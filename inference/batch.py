@@ -29,6 +29,6 @@ class ForwardBatch:
     num_decodes: int
     max_decode_context: int
     prefills: tuple[tuple[int, int], ...]
-    # [samples] int64: the tokens whose logits are wanted
-    logits_rows: torch.Tensor
+    # [samples] int64: the tokens whose logits are wanted; None: every token's
+    logits_rows: torch.Tensor | None
     lora: LoraStep | None

@@ -22,6 +22,7 @@ class EngineConfig:
     max_batch_tokens: tokens of one forward; longer prompts are prefilled in chunks.
     kv_cache_bytes: KV memory; None: gpu_memory_fraction of the device, or 1 GiB on the CPU.
     host_adapter_bytes: adapters kept in host memory, least recently used leave first.
+    cuda_graphs: on CUDA, decode steps are captured at the start, by batch size.
     """
 
     model_path: str
@@ -38,6 +39,7 @@ class EngineConfig:
     gpu_memory_fraction: float = 0.9
     host_adapter_bytes: int = 4 << 30
     prefix_cache: bool = True
+    cuda_graphs: bool = True
     num_threads: int | None = None
     seed: int | None = None
     tp: int = 1
@@ -157,6 +159,8 @@ def _add_memory_flags(parser: argparse.ArgumentParser) -> None:
     add("--gpu-memory-fraction", type=_fraction, default=0.9, metavar="F", help=fraction_help)
     prefix_help = "reuse the KV blocks of equal beginnings"
     add("--prefix-cache", action=argparse.BooleanOptionalAction, default=True, help=prefix_help)
+    graphs_help = "on a GPU, decode by graphs captured at the start"
+    add("--cuda-graphs", action=argparse.BooleanOptionalAction, default=True, help=graphs_help)
 
 
 def _add_http_flags(parser: argparse.ArgumentParser) -> None:

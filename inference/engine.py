@@ -71,7 +71,7 @@ class Engine:
         limits = Limits(config.max_num_seqs, parts.max_batch_tokens)
         self._scheduler = Scheduler(limits, cache, pool)
         sampler = Sampler(parts.spec.eos_token_ids)
-        self._runner = ModelRunner(parts.model, parts.kv, parts.lora, sampler)
+        self._runner = ModelRunner(parts.model, parts.kv, parts.lora, sampler, parts.graphs)
         self._counters = Counters()
         self._seeds = random.Random(config.seed)
         self._aborts: set[str] = set()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from inference.lora_timer import LoraTimer, lora_timer
+from inference.lora_timer import Clock, cuda_ms, is_sampled
 from inference.model_spec import ModelSpec
 from kernels.lora import ActivePages, LoraBatch, LoraWeights, add_lora
 
@@ -146,29 +146,62 @@ class LoraPool:
         active: dict[int, Hashable] = {slot: self._digests[slot] for slot in slots}
         if not active:
             return None
-        self._num_steps += 1
-        timer = lora_timer(self.pages.device, self._num_steps)
-        timer.start()
+        groups = frozenset[int]().union(*(self._groups[slot] for slot in active))
+        return self._step(token_slots, active, groups)
+
+    def step_of_any(self, token_slots: torch.Tensor) -> "LoraStep":
+        """For adapters that are known on the device only: all groups. Capturable on CUDA."""
+        active: dict[int, Hashable] = {}
+        if token_slots.device.type == "cpu":
+            active = {slot: self._digests[slot] for slot in token_slots.tolist() if slot >= 0}
+        return self._step(token_slots, active, frozenset(range(len(self.weights))))
+
+    def _step(
+        self, token_slots: torch.Tensor, active: dict[int, Hashable], groups: frozenset[int]
+    ) -> "LoraStep":
+        clock = Clock()
+        clock.start()
         tables = (self._page_table, self._ranks, self._scales, self._page_owner)
         batch = self._active.bind(LoraBatch(token_slots, *tables), active)
-        timer.stop()
-        groups = frozenset[int]().union(*(self._groups[slot] for slot in active))
-        return LoraStep(self.weights, batch, groups, timer)
+        clock.stop()
+        return LoraStep(self.weights, batch, groups, clock)
+
+    def measured_ms(self, step: "LoraStep") -> float | None:
+        """The LoRA time of a step that has run; None when it was not measured (lora_timer.py)."""
+        if self.pages.device.type == "cpu":
+            return step.clock.total_ms
+        self._num_steps += 1
+        if not is_sampled(self._num_steps):
+            return None
+        return cuda_ms(step.run_first_layer) * (len(self.weights) / len(GROUP_NAMES))
 
 
 @dataclass(frozen=True)
 class LoraStep:
-    """The LoRA side of one forward. groups: those that an active adapter changes."""
+    """The LoRA side of one forward. groups: those that an active adapter changes.
+
+    clock: of the ops that were called one by one, on the CPU.
+    """
 
     weights: list[LoraWeights]
     batch: LoraBatch
     groups: frozenset[int]
-    timer: LoraTimer
+    clock: Clock
 
-    def add(self, layer: int, group: int, y: torch.Tensor, x: torch.Tensor) -> None:
-        """y [T, out] += each token's adapter applied to x [T, in]; group indexes GROUP_NAMES."""
+    def weights_of(self, layer: int, group: int) -> LoraWeights | None:
+        """None where no active adapter changes the group, an index into GROUP_NAMES."""
         index = layer * len(GROUP_NAMES) + group
-        if index in self.groups:
-            self.timer.start()
-            add_lora(y, x, self.weights[index], self.batch)
-            self.timer.stop()
+        return self.weights[index] if index in self.groups else None
+
+    def add(self, y: torch.Tensor, x: torch.Tensor, weights: LoraWeights) -> None:
+        """y [T, out] += each token's adapter applied to x [T, in]."""
+        self.clock.start()
+        add_lora(y, x, weights, self.batch)
+        self.clock.stop()
+
+    def run_first_layer(self) -> None:
+        """Its LoRA ops alone, for the clock; the result is dropped."""
+        num_tokens = self.batch.token_slot.shape[0]
+        for weights in self.weights[: len(GROUP_NAMES)]:
+            x = weights.a.new_zeros(num_tokens, weights.a.shape[3])
+            add_lora(weights.b.new_zeros(num_tokens, weights.b.shape[2]), x, weights, self.batch)

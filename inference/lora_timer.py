@@ -1,12 +1,13 @@
 """How long the LoRA ops of a step take, without slowing it.
 
-CPU: the clock around every op; ops run when called. CUDA: events around every op on one step in
-SAMPLE_EVERY (eight records a layer), read when that step's tokens have been read; None in between.
-It is the middle one of them: the first steps compile kernels, which is no time of the ops.
+CPU: the clock around every op; ops run when called. CUDA: LoRA runs beside other work and inside
+other ops, so on one step in SAMPLE_EVERY its ops run once more for one layer, alone, between
+events. That is an upper bound, the time without any overlap. It is the middle step of the period:
+the first ones compile kernels, which is no time of the ops.
 """
 
 import time
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 
@@ -14,14 +15,9 @@ SAMPLE_EVERY = 64
 SAMPLED_STEP = SAMPLE_EVERY // 2
 
 
-class LoraTimer(Protocol):
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-    def total_ms(self) -> float | None:
-        """The step's LoRA time; None when this step was not measured."""
+class Clock:
+    """Adds up what lies between start and stop."""
 
-
-class ClockTimer:
     def __init__(self) -> None:
         self._total_s = 0.0
         self._started_s = 0.0
@@ -32,46 +28,22 @@ class ClockTimer:
     def stop(self) -> None:
         self._total_s += time.perf_counter() - self._started_s
 
-    def total_ms(self) -> float | None:
+    @property
+    def total_ms(self) -> float:
         return self._total_s * 1e3
 
 
-class EventTimer:
-    def __init__(self) -> None:
-        self._events: list[torch.cuda.Event] = []
-
-    def start(self) -> None:
-        self._record()
-
-    def stop(self) -> None:
-        self._record()
-
-    def total_ms(self) -> float | None:
-        if not self._events:
-            return 0.0
-        self._events[-1].synchronize()
-        pairs = zip(self._events[::2], self._events[1::2], strict=True)
-        return float(sum(start.elapsed_time(stop) for start, stop in pairs))
-
-    def _record(self) -> None:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        self._events.append(event)
-
-
-class NoTimer:
-    def start(self) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
-
-    def total_ms(self) -> float | None:
-        return None
-
-
-def lora_timer(device: torch.device, step: int) -> LoraTimer:
+def is_sampled(step: int) -> bool:
     """step: counts the steps with an adapter, from 1."""
-    if device.type == "cpu":
-        return ClockTimer()
-    return EventTimer() if step % SAMPLE_EVERY == SAMPLED_STEP else NoTimer()
+    return step % SAMPLE_EVERY == SAMPLED_STEP
+
+
+def cuda_ms(work: Callable[[], None]) -> float:
+    """Waits for it. Milliseconds on the device."""
+    begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    begin.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end))

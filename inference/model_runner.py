@@ -1,4 +1,8 @@
-"""Moves bytes: builds the tensors of a forward from a plan, copies adapters in, runs, samples."""
+"""Moves bytes: builds the tensors of a forward from a plan, copies adapters in, runs, samples.
+
+Steps that only decode go through captured graphs where there are some; the others are launched op
+by op.
+"""
 
 import time
 from collections.abc import Sequence as Rows
@@ -7,7 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from inference.batch import ForwardBatch
-from inference.lora import LoraPool, PackedAdapter
+from inference.decode_graphs import DecodeGraphs
+from inference.lora import LoraPool, LoraStep, PackedAdapter
 from inference.models.llama import LlamaModel
 from inference.sampler import Sampled, Sampler
 from inference.scheduler import Plan, Work
@@ -26,12 +31,18 @@ class ModelRunner:
     """kv [L, 2, NB, BS, HKV, D]. Only the loop's thread calls."""
 
     def __init__(
-        self, model: LlamaModel, kv: torch.Tensor, lora: LoraPool, sampler: Sampler
+        self,
+        model: LlamaModel,
+        kv: torch.Tensor,
+        lora: LoraPool,
+        sampler: Sampler,
+        graphs: DecodeGraphs | None,
     ) -> None:
         self.model = model
         self.kv = kv
         self.lora = lora
         self._sampler = sampler
+        self._graphs = graphs
         self._block_size = kv.shape[3]
 
     @torch.inference_mode()
@@ -43,15 +54,34 @@ class ModelRunner:
             self.lora.place(adapter.slot, adapter.pages, weights)
         if not plan.work:
             return Outcome([], 0.0, 0.0)
-        if plan.new_blocks:
-            # Bytes of a former owner must not be met even where they are masked: 0 · NaN is NaN.
+        if plan.new_blocks and self.kv.device.type == "cpu":
+            # The reference multiplies what it masks: a former owner's NaN would stay one.
             self.kv[:, :, list(plan.new_blocks)] = 0
-        batch = self._batch(plan.work)
-        logits = self.model.forward(batch, self.kv)
+        run = self._decode if self._is_decode(plan.work) else self._forward
+        logits, lora = run(plan.work)
         sequences = [work.sequence for work in plan.work if work.samples]
         sampled = self._sampler.sample(logits, sequences) if sequences else []
-        lora_ms = batch.lora.timer.total_ms() if batch.lora is not None else 0.0
+        lora_ms = self.lora.measured_ms(lora) if lora is not None else 0.0
         return Outcome(sampled, lora_ms, (time.perf_counter() - started) * 1e3)
+
+    def _is_decode(self, work: Rows[Work]) -> bool:
+        """Whether a captured graph serves it."""
+        if self._graphs is None or len(work) > self._graphs.max_rows:
+            return False
+        return all(item.num_tokens == 1 for item in work)
+
+    def _decode(self, work: Rows[Work]) -> tuple[torch.Tensor, LoraStep | None]:
+        """Logits of the works that sample; the LoRA of the step."""
+        assert self._graphs is not None
+        logits, lora = self._graphs.run(work)
+        if all(item.samples for item in work):
+            return logits, lora
+        rows = [row for row, item in enumerate(work) if item.samples]
+        return logits[self._ints(rows)], lora
+
+    def _forward(self, work: Rows[Work]) -> tuple[torch.Tensor, LoraStep | None]:
+        batch = self._batch(work)
+        return self.model.forward(batch, self.kv), batch.lora
 
     def _batch(self, work: Rows[Work]) -> ForwardBatch:
         token_ids: list[int] = []

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from inference.config import EngineConfig
+from inference.decode_graphs import DecodeGraphs, bucket_sizes
 from inference.errors import EngineError, ErrorCode
 from inference.lora import LoraPool, num_pages_for
 from inference.model_spec import ModelError, ModelSpec
@@ -32,6 +33,7 @@ class Parts:
     dtype: torch.dtype
     max_model_len: int
     max_batch_tokens: int
+    graphs: DecodeGraphs | None
 
     @property
     def num_kv_blocks(self) -> int:
@@ -64,7 +66,9 @@ def start(config: EngineConfig, spec: ModelSpec | None = None) -> Parts:
     capacity = (kv.shape[2] - 1) * config.kv_block_size
     if capacity < max_len and config.max_model_len:
         raise ModelError(f"max_model_len {max_len}: the KV memory holds {capacity} tokens only")
-    return Parts(spec, model, kv, lora, device, dtype, min(max_len, capacity), batch_tokens)
+    max_len = min(max_len, capacity)
+    graphs = _graphs(config, model, kv, lora, max_len)
+    return Parts(spec, model, kv, lora, device, dtype, max_len, batch_tokens, graphs)
 
 
 def _check(config: EngineConfig) -> None:
@@ -131,6 +135,16 @@ def _kv(
     return torch.zeros(shape, dtype=dtype, device=device)
 
 
+def _graphs(
+    config: EngineConfig, model: LlamaModel, kv: torch.Tensor, lora: LoraPool, max_len: int
+) -> DecodeGraphs | None:
+    if kv.device.type == "cpu" or not config.cuda_graphs:
+        return None
+    graphs = DecodeGraphs(model, kv, lora, config.max_num_seqs, max_len)
+    graphs.capture()
+    return graphs
+
+
 def _free_bytes(
     config: EngineConfig,
     spec: ModelSpec,
@@ -138,11 +152,14 @@ def _free_bytes(
     device: torch.device,
     batch_tokens: int,
 ) -> int:
-    """What gpu_memory_fraction leaves after weights, adapter pages and a step's activations."""
+    """What gpu_memory_fraction leaves after weights, adapters, a step's activations, graphs."""
     if device.type == "cpu":
         return CPU_KV_BYTES
     free, total = torch.cuda.mem_get_info(device)
     wide = max(4 * spec.intermediate_size, 8 * spec.hidden_size)
     logits = config.max_num_seqs * spec.vocab_size * 4 * 4
     activations = batch_tokens * wide * dtype.itemsize + logits
-    return int(free - (1 - config.gpu_memory_fraction) * total - activations)
+    # Each graph keeps its logits, and all share the activations of the largest.
+    rows = 2 * sum(bucket_sizes(config.max_num_seqs)) if config.cuda_graphs else 0
+    graphs = rows * spec.vocab_size * dtype.itemsize
+    return int(free - (1 - config.gpu_memory_fraction) * total - activations - graphs)

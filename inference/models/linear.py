@@ -1,30 +1,44 @@
-"""Linear layers: plain, or packed once for the CPU's matrix library."""
+"""Linear layers: packed once for the CPU's matrix library; in shares for their reader on CUDA."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
+
+from kernels.folded import linear_shrink
+from kernels.linear import linear_shares
+from kernels.lora import LoraBatch, LoraWeights, Shrunk, shrink
 
 # Any small batch: the packed form is the same for all that we run.
 BATCH_HINT = 8
 
 
 class Linear(Protocol):
-    """y = x Wᵀ + b. x [T, in] → new y [T, out]."""
+    """y = x Wᵀ + b. x [T, in] → new y [T, out], or its shares [P, T, out] (kernels/shares.py)."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    def with_shrink(
+        self, x: torch.Tensor, weights: LoraWeights, batch: LoraBatch
+    ) -> tuple[torch.Tensor, Shrunk]:
+        """y, and the first half of the adapters' part."""
+        ...
 
 
 @dataclass(frozen=True)
 class PlainLinear:
-    """weight [out, in]."""
+    """weight [out, in], bias [out]."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None = None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight, self.bias)
+        return linear_shares(x, self.weight, self.bias)
+
+    def with_shrink(
+        self, x: torch.Tensor, weights: LoraWeights, batch: LoraBatch
+    ) -> tuple[torch.Tensor, Shrunk]:
+        return linear_shrink(x, self.weight, weights, batch, self.bias)
 
 
 @dataclass(frozen=True)
@@ -39,6 +53,11 @@ class PackedLinear:
             x, self.weight, self.bias, "none", [], ""
         )
         return y
+
+    def with_shrink(
+        self, x: torch.Tensor, weights: LoraWeights, batch: LoraBatch
+    ) -> tuple[torch.Tensor, Shrunk]:
+        return self(x), shrink(x, weights, batch)
 
 
 def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:

@@ -9,11 +9,17 @@ from inference.batch import ForwardBatch
 from inference.lora import GROUP_NAMES
 from inference.model_spec import ModelSpec
 from inference.models.linear import Linear
+from inference.models.projection import (
+    Projected,
+    add_rms_norm,
+    project,
+    rope_kv_write,
+    silu_mul,
+)
 from inference.models.rope import rope_table
-from kernels.activation import silu_mul
 from kernels.attention import attention
-from kernels.norm import add_rms_norm, rms_norm
-from kernels.rope import rope_kv_write
+from kernels.norm import rms_norm
+from kernels.shares import sum_shares
 
 QKV, OUT, GATE_UP, DOWN = range(len(GROUP_NAMES))
 
@@ -56,17 +62,16 @@ class LlamaModel:
         eps = self.spec.rms_norm_eps
         angles = (self._cos[batch.positions], self._sin[batch.positions])
         residual = F.embedding(batch.token_ids, self.weights.embed)
+        norms = [layer.input_norm for layer in self.weights.layers[1:]] + [self.weights.norm]
         x = rms_norm(residual, self.weights.layers[0].input_norm, eps)
-        for number, layer in enumerate(self.weights.layers):
-            x = self._attention(number, layer, x, batch, kv[number], angles)
-            x = add_rms_norm(x, residual, layer.post_norm, eps)
-            x = self._feed_forward(number, layer, x, batch)
-            is_last = number + 1 == self.spec.num_layers
-            norm = self.weights.norm if is_last else self.weights.layers[number + 1].input_norm
-            if is_last:
-                x, residual = x[batch.logits_rows], residual[batch.logits_rows]
-            x = add_rms_norm(x, residual, norm, eps)
-        return self.weights.lm_head(x)
+        for number, (layer, next_norm) in enumerate(zip(self.weights.layers, norms, strict=True)):
+            out = self._attention(number, layer, x, batch, kv[number], angles)
+            x = add_rms_norm(out, residual, layer.post_norm, eps)
+            out = self._feed_forward(number, layer, x, batch)
+            x = add_rms_norm(out, residual, next_norm, eps)
+        if batch.logits_rows is not None:
+            x = x[batch.logits_rows]
+        return sum_shares(self.weights.lm_head(x), x.dtype)
 
     def _attention(
         self,
@@ -76,18 +81,10 @@ class LlamaModel:
         batch: ForwardBatch,
         kv: torch.Tensor,
         angles: tuple[torch.Tensor, torch.Tensor],
-    ) -> torch.Tensor:
-        qkv = _project(number, QKV, layer.qkv, x, batch)
-        q = rope_kv_write(
-            qkv,
-            *angles,
-            kv[0],
-            kv[1],
-            batch.places,
-            q_norm=layer.q_norm,
-            k_norm=layer.k_norm,
-            eps=self.spec.rms_norm_eps,
-        )
+    ) -> Projected:
+        qkv = project(number, QKV, layer.qkv, x, batch.lora)
+        norms = (layer.q_norm, layer.k_norm)
+        q = rope_kv_write(qkv, angles, kv, batch.places, norms, self.spec.rms_norm_eps)
         out = attention(
             q,
             kv[0],
@@ -100,19 +97,10 @@ class LlamaModel:
             max_decode_context=batch.max_decode_context,
             prefills=batch.prefills,
         )
-        return _project(number, OUT, layer.o, out.flatten(1), batch)
+        return project(number, OUT, layer.o, out.flatten(1), batch.lora)
 
     def _feed_forward(
         self, number: int, layer: LayerWeights, x: torch.Tensor, batch: ForwardBatch
-    ) -> torch.Tensor:
-        inner = silu_mul(_project(number, GATE_UP, layer.gate_up, x, batch))
-        return _project(number, DOWN, layer.down, inner, batch)
-
-
-def _project(
-    number: int, group: int, linear: Linear, x: torch.Tensor, batch: ForwardBatch
-) -> torch.Tensor:
-    y = linear(x)
-    if batch.lora is not None:
-        batch.lora.add(number, group, y, x)
-    return y
+    ) -> Projected:
+        inner = silu_mul(project(number, GATE_UP, layer.gate_up, x, batch.lora), x.dtype)
+        return project(number, DOWN, layer.down, inner, batch.lora)

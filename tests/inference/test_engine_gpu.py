@@ -1,0 +1,76 @@
+"""The engine on CUDA: captured decodes, folded LoRA and Hopper's kernels against the CPU's answers."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.inference.driving import PROMPT, Client, greedy, make_client
+from tests.inference.test_decode_graphs import NAMES, PROMPTS, answers
+from tests.tiny import make_adapter, make_base
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+MAX_TOKENS = [30, 4, 19, 40, 1, 25]
+
+
+def on_cuda(base: Path, paths: dict[str, Path], names: str = "abc", **config: Any) -> Client:
+    values = {"device": "cuda", "max_model_len": 256, "max_num_seqs": 8} | config
+    return make_client(base, paths, names, **values)
+
+
+@pytest.mark.parametrize("cuda_graphs", [True, False])
+def test_the_cpus_tokens_in_fp32(base: Path, paths: dict[str, Path], cuda_graphs: bool) -> None:
+    want = answers(make_client(base, paths, "abc"), MAX_TOKENS)
+    user = on_cuda(base, paths, dtype="float32", cuda_graphs=cuda_graphs)
+    assert answers(user, MAX_TOKENS) == want
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Path]]:
+    """Heads and widths that the Hopper kernels take."""
+    folder = tmp_path_factory.mktemp("wide")
+    shape = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
+    base = make_base(folder / "base", **shape)
+    ranks = {"a": 8, "b": 16, "c": 64, "d": 3, "e": 32}
+    return base, {
+        name: make_adapter(folder / name, base, r=rank, seed=seed)
+        for seed, (name, rank) in enumerate(ranks.items())
+    }
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_alone_or_together_in_half_precision(
+    wide: tuple[Path, dict[str, Path]], dtype: str
+) -> None:
+    base, paths = wide
+    alone = on_cuda(base, paths, dtype=dtype)
+    want = [
+        alone.ask(prompt, greedy(number), name)
+        for prompt, number, name in zip(PROMPTS, MAX_TOKENS, NAMES, strict=True)
+    ]
+    assert answers(on_cuda(base, paths, dtype=dtype), MAX_TOKENS) == want
+    assert len({tuple(tokens[:4]) for tokens in want}) > 3
+
+
+def test_adapters_that_come_and_go_under_load(wide: tuple[Path, dict[str, Path]]) -> None:
+    """Two at a time on the device, five in demand: each answer is its solo answer."""
+    base, paths = wide
+    names = [None, *paths]
+    solo = on_cuda(base, paths, "abcde", max_lora_rank=64)
+    want = {name: solo.ask(PROMPT, greedy(24), name) for name in names}
+    user = on_cuda(base, paths, "abcde", max_lora_rank=64, max_loras_per_batch=2)
+    rng = random.Random(1)
+    asked = {}
+    for _ in range(60):
+        name = rng.choice(names)
+        asked[user.submit(PROMPT, greedy(24), name)] = name
+        user.step(rng.randrange(3))
+    user.drain()
+    assert all(user.tokens(request_id) == want[name] for request_id, name in asked.items())
+    assert user.engine.stats().num_adapter_evictions > 10
+    assert len({tuple(tokens) for tokens in want.values()}) == len(names)
