@@ -1,4 +1,4 @@
-"""The engine on CUDA: captured decodes, folded LoRA and Hopper's kernels against the CPU's answers."""
+"""The engine on CUDA, decodes captured and LoRA folded, against the CPU's answers."""
 
 import random
 from pathlib import Path
