@@ -36,6 +36,7 @@ class GenerateRequest:
 
     digest: the adapter version to apply, None for the base model.
     cache_salt: namespace of the prefix cache beside the digest (the tenant, behind the gateway).
+    tenant: whose turn it takes among those that wait; weight: that tenant's share beside others'.
     """
 
     request_id: str
@@ -43,6 +44,8 @@ class GenerateRequest:
     sampling: SamplingParams
     digest: str | None = None
     cache_salt: str = ""
+    tenant: str = ""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)

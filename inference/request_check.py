@@ -5,6 +5,8 @@ import math
 from inference.errors import EngineError, ErrorCode
 from inference.request import GenerateRequest, SamplingParams
 
+MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e3
+
 
 def check_request(request: GenerateRequest, vocab_size: int, max_model_len: int) -> None:
     """Raises EngineError INVALID_REQUEST or CONTEXT_LENGTH_EXCEEDED, with the field at fault."""
@@ -17,6 +19,10 @@ def check_request(request: GenerateRequest, vocab_size: int, max_model_len: int)
         )
         raise EngineError(ErrorCode.CONTEXT_LENGTH_EXCEEDED, message, "prompt")
     _check_ids(request.token_ids, vocab_size, "prompt")
+    # Also true for NaN. Beyond these bounds counters would lose what one token adds.
+    if not MIN_WEIGHT <= request.weight <= MAX_WEIGHT:
+        limits = f"from {MIN_WEIGHT} to {MAX_WEIGHT}"
+        raise _invalid(f"weight must be {limits}, found {request.weight}", "weight")
     _check_sampling(request.sampling, vocab_size)
 
 

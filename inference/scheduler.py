@@ -4,20 +4,25 @@ Ownership: the scheduler takes and gives back everything a sequence holds. KV bl
 and _admit, given back in _release_blocks. The adapter's claim: taken in add, given back in finish.
 Its lease: taken in _admit, given back in finish. finish is called once for every added sequence.
 
-Order: decodes first, then chunks of prefills in progress, then admissions in order of arrival. A
-sequence whose adapter is not ready is passed over, so base and other adapters' requests go on;
-after MAX_PASSED admissions past it nothing that needs an adapter is admitted before it.
+Order: decodes first, then chunks of prefills in progress, then admissions in the order of turns
+(waiting.py). What a tenant waits is bounded whatever the others send: between a request's arrival
+at an idle tenant i and its admission, another tenant j is served no more than
+
+    w_j / w_i · own_i + p_j + flight_j
+
+in units of PROMPT_UNITS and OUTPUT_UNITS; w: weights; own_i: what i's last request and those that
+ran beside it cost; p_j: the longest prompt of j; flight_j: what is left of as many requests of j as
+run at once (max_num_seqs at most). A request without room for its adapter waits for MAX_PASSED
+admissions more, and then until those that hold the room have ended.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from inference.adapter_pool import Adapter, AdapterPool, Placement
+from inference.adapter_pool import Adapter, AdapterPool
 from inference.kv_cache import KvCache
 from inference.sequence import Sequence
-
-MAX_PASSED = 64
+from inference.waiting import Waiting
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,8 @@ class Scheduler:
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
         self._limits = limits
-        self._waiting: OrderedDict[str, Sequence] = OrderedDict()
-        self._running: OrderedDict[str, Sequence] = OrderedDict()
+        self._waiting = Waiting(adapters)
+        self._running: dict[str, Sequence] = {}
         self._copies: list[Adapter] = []
         self._new_blocks: list[int] = []
 
@@ -78,35 +83,34 @@ class Scheduler:
 
     def __iter__(self) -> Iterator[Sequence]:
         yield from self._running.values()
-        yield from self._waiting.values()
+        yield from self._waiting
 
     def find(self, request_id: str) -> Sequence | None:
-        return self._running.get(request_id) or self._waiting.get(request_id)
+        return self._running.get(request_id) or self._waiting.find(request_id)
 
     def add(self, sequence: Sequence) -> None:
         if sequence.digest is not None:
             self.adapters.claim(sequence.digest)
-        self._waiting[sequence.request_id] = sequence
+        self._waiting.add(sequence)
 
     def waiting_for_host(self) -> dict[str, list[Sequence]]:
-        """Sequences whose adapter has to come from disk first, by its digest."""
-        found: dict[str, list[Sequence]] = {}
-        for sequence in self._waiting.values():
-            if sequence.digest and self._placement(sequence) is Placement.NOT_ON_HOST:
-                found.setdefault(sequence.digest, []).append(sequence)
-        return found
+        """Sequences whose adapter has to come from disk first, by its digest: those next in turn,
+        of a bounded number of adapters.
+        """
+        return self._waiting.away()
 
     def finish(self, sequence: Sequence) -> Adapter | None:
         """Takes the sequence out and gives back all it holds; an adapter that is gone with it."""
-        del (self._running if sequence.request_id in self._running else self._waiting)[
-            sequence.request_id
-        ]
+        if self._running.pop(sequence.request_id, None) is None:
+            self._waiting.remove(sequence)
+        self._waiting.end(sequence)
         self._release_blocks(sequence)
         if sequence.digest is None:
             return None
         if sequence.slot is not None:
             self.adapters.release(sequence.digest)
             sequence.slot = None
+            self._waiting.adapter_moved(sequence.digest)
         return self.adapters.unclaim(sequence.digest)
 
     def schedule(self) -> Plan:
@@ -131,6 +135,8 @@ class Scheduler:
         tokens = sequence.tokens[: sequence.num_computed]
         if len(tokens) // self.cache.block_size > len(sequence.nodes):
             self.cache.commit(sequence.namespace, tokens, sequence.blocks, sequence.nodes)
+        if work.samples:
+            self._waiting.charge_output(sequence)
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless blocks, claims and leases agree with the sequences."""
@@ -143,27 +149,30 @@ class Scheduler:
                 held = int(sequence.slot is not None)
                 leases[sequence.digest] = leases.get(sequence.digest, 0) + held
         self.adapters.check_integrity(claims, leases)
+        self._waiting.check_integrity(list(self))
         assert self.num_running <= self._limits.max_num_seqs, "too many sequences run"
 
-    def _placement(self, sequence: Sequence) -> Placement:
-        if sequence.digest is None or sequence.slot is not None:
-            return Placement.READY
-        return self.adapters.placement(sequence.digest)
-
     def _grow(self, sequence: Sequence, num_tokens: int, work: dict[str, Work]) -> bool:
-        """Blocks for the next tokens, taken from the youngest sequences if need be."""
+        """Blocks for the next tokens, taken from others by _victim if need be."""
         if sequence.request_id not in self._running:
             return False
         wanted = self.cache.num_blocks_for(sequence.num_computed + num_tokens)
         missing = wanted - len(sequence.blocks)
         while missing > self.cache.num_free:
-            victim = next(reversed(self._running.values()))
+            victim = self._victim()
             self._preempt(victim)
             work.pop(victim.request_id, None)
             if victim is sequence:
                 return False
         self._take_blocks(sequence, missing)
         return True
+
+    def _victim(self) -> Sequence:
+        """The youngest of the tenant that was served most. Never the oldest sequence that runs: it
+        gets on, then it is the next one's turn to be the oldest, so each comes to its end.
+        """
+        oldest, *others = sorted(self._running.values(), key=lambda s: s.arrival)
+        return max(others, key=lambda s: (self._waiting.counter(s), s.arrival), default=oldest)
 
     def _take_blocks(self, sequence: Sequence, num_blocks: int) -> None:
         if num_blocks > 0:
@@ -173,14 +182,13 @@ class Scheduler:
             self._new_blocks.extend(blocks)
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Back to the head of the queue, to compute again. The lease stays: slots are not KV."""
+        """Before its tenant's others, to compute again. The lease stays: slots are not KV."""
         del self._running[sequence.request_id]
         self._release_blocks(sequence)
         sequence.num_computed = 0
         sequence.num_preemptions += 1
         self.num_preemptions += 1
-        self._waiting[sequence.request_id] = sequence
-        self._waiting.move_to_end(sequence.request_id, last=False)
+        self._waiting.add_preempted(sequence)
 
     def _release_blocks(self, sequence: Sequence) -> None:
         self.cache.release(sequence.blocks)
@@ -188,22 +196,18 @@ class Scheduler:
         sequence.nodes = []
 
     def _admit_waiting(self, budget: int, work: dict[str, Work]) -> None:
-        passed: list[Sequence] = []
-        for sequence in list(self._waiting.values()):
-            if budget <= 0 or self.num_running >= self._limits.max_num_seqs:
-                break
-            overdue = any(other.num_passed >= MAX_PASSED for other in passed)
+        self._waiting.start_step()
+        while budget > 0 and self.num_running < self._limits.max_num_seqs:
+            sequence = self._waiting.next()
+            if sequence is None:
+                return
             needs_adapter = sequence.digest is not None and sequence.slot is None
-            if (overdue and needs_adapter) or self._placement(sequence) is not Placement.READY:
-                passed.append(sequence)
-                continue
             num_tokens = self._admit(sequence, budget)
             if num_tokens == 0:
-                break
+                return
             work[sequence.request_id] = Work(sequence, sequence.num_computed, num_tokens)
             budget -= num_tokens
-            for other in passed:
-                other.num_passed += needs_adapter
+            self._waiting.admitted(needs_adapter)
 
     def _admit(self, sequence: Sequence, budget: int) -> int:
         """Moves the sequence to running if its prompt fits now; the tokens to compute first."""
@@ -219,15 +223,17 @@ class Scheduler:
         num_tokens = min(sequence.num_pending, budget)
         wanted = self.cache.num_blocks_for(sequence.num_computed + num_tokens)
         self._take_blocks(sequence, wanted - len(sequence.blocks))
+        self._waiting.remove(sequence)
+        self._running[sequence.request_id] = sequence
         self._lease(sequence)
         self._count_admission(sequence)
-        self._running[sequence.request_id] = self._waiting.pop(sequence.request_id)
         return num_tokens
 
     def _lease(self, sequence: Sequence) -> None:
         if sequence.digest is None or sequence.slot is not None:
             return
         must_copy = self.adapters.lease(sequence.digest)
+        self._waiting.adapter_moved(sequence.digest)
         adapter = self.adapters.find(sequence.digest)
         assert adapter is not None
         sequence.slot = adapter.slot
@@ -244,3 +250,4 @@ class Scheduler:
         sequence.num_cached = sequence.num_computed
         self.num_prompt_tokens += len(sequence.request.token_ids)
         self.num_cached_tokens += sequence.num_cached
+        self._waiting.charge_prompt(sequence.num_pending, sequence)

@@ -16,6 +16,7 @@ class Sequence:
 
     blocks: the KV blocks held, in order; nodes: the prefix-cache chain of the committed ones.
     slot: the adapter's device slot while leased. num_passed: admissions of others while it waited.
+    arrival: its place in the order in which sequences came to the engine.
     lora_ms: its share of the time spent in LoRA ops.
     """
 
@@ -31,6 +32,7 @@ class Sequence:
     slot: int | None = None
     output_counts: Counter[int] = field(default_factory=Counter)
     num_passed: int = 0
+    arrival: int = 0
     is_admitted: bool = False
     lora_ms: float = 0.0
     num_preemptions: int = 0
