@@ -45,11 +45,20 @@ def test_streams_share_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found[7] is not found[8]
 
 
+def test_graphs_share_theirs_with_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made by the launch that warms the capture up, whatever stream it was on."""
+    eager = tickets(CPU, 3)
+    monkeypatch.setattr(module, "_is_capturing", lambda device: True)
+    captured = tickets(CPU, MIN_KEPT)
+    assert captured is not eager and not captured.any()
+    assert tickets(CPU, 3) is captured
+
+
 def test_a_fill_that_is_only_recorded_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as capture:
-        capture.setattr(module, "_is_capturing", lambda device: True)
-        recorded = tickets(CPU, 3)
+    monkeypatch.setattr(module, "_is_capturing", lambda device: True)
+    recorded = tickets(CPU, 3)
     assert tickets(CPU, 3) is not recorded
+    assert not module.KEPT
 
 
 @pytest.mark.gpu
