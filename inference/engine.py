@@ -55,6 +55,7 @@ class Engine:
         self.config = config
         self.spec = parts.spec
         self.max_model_len = parts.max_model_len
+        self.device, self.dtype = parts.device, parts.dtype
         self._lock = threading.Condition()
         pool = AdapterPool(
             parts.lora.pages.shape[0], config.max_loras_per_batch, config.host_adapter_bytes

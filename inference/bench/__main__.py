@@ -2,13 +2,14 @@
 
 Without flags: tokens/s on the CPU at 1 and 8 requests over 0, 1 and 3 adapters beside transformers'
 generate and PEFT's mixed batch, on the demo's model and adapters. With --shape or --load-format
-dummy: decode step times of a dummy model, on the GPU if there is one.
+dummy: bursts of requests on a dummy model, on the GPU if there is one (tables B and C of steps,
+rates and times to the first token).
 """
 
 import argparse
 from pathlib import Path
 
-from inference.bench.decode import measure_decode
+from inference.bench.bursts import burst, measure_bursts
 from inference.bench.peers import measure_peers
 from inference.bench.record import record
 from inference.bench.shapes import SHAPES
@@ -28,19 +29,22 @@ def main() -> None:
     parser.add_argument("--shape", choices=sorted(SHAPES), help="a dummy model without files")
     parser.add_argument("--load-format", choices=("auto", "dummy"), default="auto")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
-    parser.add_argument("--requests", type=int, default=64)
-    parser.add_argument("--adapters", type=int, default=0, help="distinct adapters of the batch")
+    bursts_help = "REQUESTS/DISTINCT ADAPTERS of each burst"
+    bursts = [burst(text) for text in ("64/0", "64/1", "64/16", "64/64")]
+    parser.add_argument("--bursts", type=burst, nargs="+", default=bursts, help=bursts_help)
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--prompt-tokens", type=int, default=256)
-    parser.add_argument("--output-tokens", type=int, default=48)
+    parser.add_argument("--output-tokens", type=int, help="default: 48, in bursts 256")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    if options.shape or options.load_format == "dummy":
+    is_dummy = options.shape or options.load_format == "dummy"
+    options.output_tokens = options.output_tokens or (256 if is_dummy else 48)
+    if is_dummy:
         if not (options.shape or options.model_path):
             parser.error("a dummy model needs --shape or --model-path")
-        record(options.results / "decode.jsonl", measure_decode(options))
+        record(options.results / "bursts.jsonl", measure_bursts(options))
     else:
         options.model_path = options.model_path or str(DEMO_MODEL)
         for path in (Path(options.model_path), options.adapters_path):
