@@ -31,6 +31,11 @@ def expect_device(name: str, tensor: torch.Tensor, device: torch.device) -> None
         raise ValueError(f"{name}: expected device {device}, got {tensor.device}")
 
 
+def expect_contiguous(name: str, tensor: torch.Tensor) -> None:
+    if not tensor.is_contiguous():
+        raise ValueError(f"{name}: expected a contiguous tensor, got strides {tensor.stride()}")
+
+
 def _names(dtypes: Sequence[torch.dtype]) -> str:
     return " or ".join(map(str, dtypes))
 

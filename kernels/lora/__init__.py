@@ -96,9 +96,9 @@ def shrink(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> Shrunk:
     """
     check_x(x, weights, batch)
     if batch.dense is not None:
-        return Shrunk(dense_shrink(x, weights, batch.dense)[None])
+        return Shrunk(dense_shrink(x, weights, batch.dense)[None], weights.column)
     if not x.is_cuda:
-        return Shrunk(reference.shrink(x, weights, batch)[None])
+        return Shrunk(reference.shrink(x, weights, batch)[None], weights.column)
     from kernels.lora import kernel
 
     plan = plan_of(weights, batch)

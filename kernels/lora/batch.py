@@ -5,7 +5,18 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
+from kernels.contract import (
+    FLOATS,
+    expect,
+    expect_contiguous,
+    expect_device,
+    expect_dtype,
+    expect_shape,
+)
+from kernels.lora.sizes import PlanSizes
+
+# Of a projection group: q, k and v.
+MAX_SLICES = 3
 
 
 @dataclass(frozen=True)
@@ -14,10 +25,11 @@ class LoraWeights:
 
     a [NP, NS, PR, H]: rank rows of A, one block a slice. b [NP, PR, N]: rank rows of Bᵀ, all slices
     side by side. Any stride between pages; the last dimension is contiguous. Rows must be finite.
-    slice_sizes: NS widths of the group's slices, their sum is N.
+    slice_sizes: NS widths of the group's slices, at most three; their sum is N.
     column: the first slice's column in LoraBatch.scales; slice s has column + s.
-    row_scales [NP, NS, PR] fp32: with rows stored in float8_e4m3fn, what the product of a row of A
-    and its row of B, slice by slice, is multiplied by (fp8.quantize_rows gives both factors).
+    row_scales [NP, NS, PR] fp32, contiguous: with rows stored in float8_e4m3fn, what the product of
+    a row of A and its row of B, slice by slice, is multiplied by (fp8.quantize_rows gives both
+    factors).
     """
 
     a: torch.Tensor
@@ -35,6 +47,8 @@ class LoraWeights:
             expect_shape("row_scales", self.row_scales, (num_pages, num_slices, rows_per_page))
             expect_dtype("row_scales", self.row_scales, torch.float32)
             expect_device("row_scales", self.row_scales, self.a.device)
+            expect_contiguous("row_scales", self.row_scales)
+        expect(1 <= num_slices <= MAX_SLICES, "slices of a", f"1 to {MAX_SLICES}", num_slices)
         expect_dtype("b", self.b, self.a.dtype)
         expect_device("b", self.b, self.a.device)
         expect(
@@ -70,29 +84,24 @@ class TilePlan:
     """The Triton kernels' walk over one batch, on the device (plan.plan_tiles makes it).
 
     order [T] int32: tokens sorted by slot, those without adapter last; slots [T] int32: their slots
-    in this order, -1 for none. A tile is tokens_per_tile tokens of it.
+    in this order, -1 for none. A tile is sizes.tokens_per_tile tokens of it.
     entries [tiles, capacity] int64: the pages of the tile's adapters, slot by slot in rank order:
     page << 32 | slot << 16 | number of the page in its slot << 8 | readable rows, 0 for a page that
     the slot must not read, or that only fills up a slot's list to 16 rows. num_pages [tiles] int32
-    of them are in use.
+    of them are in use. sizes: of the batch it was made of.
     """
 
     order: torch.Tensor
     slots: torch.Tensor
     entries: torch.Tensor
     num_pages: torch.Tensor
-    tokens_per_tile: int
-
-    @property
-    def block_tokens(self) -> int:
-        """Tokens of a program's block: a tile, filled up to the least that tensor cores take."""
-        return max(16, self.tokens_per_tile)
+    sizes: PlanSizes
 
 
 @dataclass(frozen=True)
 class LoraBatch:
     """Who uses which adapter in one step. All tensors live on the device and are only read there,
-    so one captured graph serves any mix; refill them in place.
+    so one captured graph serves any mix; refill them in place. Contiguous; of scales, each row.
 
     token_slot [T] int32: the adapter slot of each token, -1 for none.
     page_table [S, max_pages] int32: the pages of each slot in rank order, -1 for none.
@@ -101,7 +110,7 @@ class LoraBatch:
     scales [S, M] fp32: alpha/r (or its like) for each (layer, module) column.
     page_owner [NP] int32: the slot that owns each page, -1 for a free one. A page that the table
     names but its slot does not own is never read.
-    dense, plan: what ActivePages.bind adds, on the CPU and on CUDA.
+    dense, plan: what ActivePages.bind adds, on the CPU and on CUDA: this batch's, as it was then.
     """
 
     token_slot: torch.Tensor
@@ -122,7 +131,15 @@ class LoraBatch:
         for name in ("token_slot", "page_table", "ranks", "page_owner"):
             expect_dtype(name, getattr(self, name), torch.int32)
             expect_device(name, getattr(self, name), self.scales.device)
+            expect_contiguous(name, getattr(self, name))
         expect_dtype("scales", self.scales, torch.float32)
+        expect(self.scales.stride(1) == 1, "scales' last stride", 1, self.scales.stride(1))
+
+
+def sizes_of(batch: LoraBatch, rows_per_page: int) -> PlanSizes:
+    """ValueError: the kernels' lists have no room for so many slots or pages, or for such pages."""
+    num_tokens, (num_slots, max_pages) = batch.token_slot.shape[0], batch.page_table.shape
+    return PlanSizes(num_tokens, num_slots, max_pages, rows_per_page, batch.page_owner.shape[0])
 
 
 def _four(a: torch.Tensor) -> tuple[int, int, int, int]:

@@ -3,7 +3,7 @@
 import torch
 
 from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
-from kernels.lora.batch import LoraBatch, LoraWeights
+from kernels.lora.batch import LoraBatch, LoraWeights, sizes_of
 from kernels.lora.shrunk import Shrunk
 from kernels.lora.table import MAX_DECODE_TOKENS
 
@@ -18,11 +18,7 @@ def check_x(x: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
     expect_dtype("x", x, *serving_dtypes(weights))
     expect_device("x", x, weights.a.device)
     expect(x.stride(1) == 1, "x's last stride", 1, x.stride(1))
-    expect_device("scales", batch.scales, weights.a.device)
-    expect_shape("page_owner", batch.page_owner, (weights.a.shape[0],))
-    last = weights.column + weights.a.shape[1]
-    num_columns = batch.scales.shape[1]
-    expect(last <= num_columns, "columns of scales", f"at least {last}", num_columns)
+    _check_batch(weights, batch)
 
 
 def check_y(y: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
@@ -33,7 +29,9 @@ def check_y(y: torch.Tensor, weights: LoraWeights, batch: LoraBatch) -> None:
 
 
 def check_h(h: Shrunk, weights: LoraWeights, batch: LoraBatch) -> None:
-    """That it was shrunk for this batch and group."""
+    """That it was shrunk for this group, and for a batch of this one's shapes."""
+    _check_batch(weights, batch)
+    expect(h.column == weights.column, "h's group", f"column {weights.column}", h.column)
     num_rows = batch.page_table.shape[1] * weights.b.shape[1]
     if batch.dense is not None:
         num_rows = batch.dense.rows[weights.column].b_rows.shape[0]
@@ -41,10 +39,36 @@ def check_h(h: Shrunk, weights: LoraWeights, batch: LoraBatch) -> None:
     expect_shape("h", h.shares, ("P", num_tokens, num_slices, num_rows))
     expect_dtype("h", h.shares, torch.float32, *serving_dtypes(weights))
     expect_device("h", h.shares, weights.b.device)
+    if h.listed is not None:
+        sizes = sizes_of(batch, weights.b.shape[1])
+        shape = (sizes.num_tiles, num_slices, sizes.block_tokens, sizes.max_rows)
+        expect_shape("h listed", h.listed, shape)
+        expect_dtype("h listed", h.listed, *serving_dtypes(weights))
+        expect_device("h listed", h.listed, weights.b.device)
     is_listed = h.shares.is_cuda and num_tokens <= MAX_DECODE_TOKENS
     expect((h.listed is not None) == is_listed, "h listed", is_listed, h.listed is not None)
     if h.shares.is_cuda and not is_listed:
         expect(h.shares.shape[0] == 1, "shares of h unlisted", 1, h.shares.shape[0])
+
+
+def _check_batch(weights: LoraWeights, batch: LoraBatch) -> None:
+    """That the batch is of the pool that the group lies in, and what is bound to it of this batch.
+
+    Ids on the device that fit one shape would reach outside in another.
+    """
+    device, num_tokens = weights.a.device, batch.token_slot.shape[0]
+    expect_device("scales", batch.scales, device)
+    expect_shape("page_owner", batch.page_owner, (weights.a.shape[0],))
+    last, num_columns = weights.column + weights.a.shape[1], batch.scales.shape[1]
+    expect(last <= num_columns, "columns of scales", f"at least {last}", num_columns)
+    if batch.plan is not None:
+        sizes = sizes_of(batch, weights.a.shape[2])
+        expect(batch.plan.sizes == sizes, "plan bound to the batch", sizes, batch.plan.sizes)
+        expect_device("plan", batch.plan.order, device)
+    if batch.dense is not None:
+        is_bound = weights.column in batch.dense.rows
+        expect(is_bound, "groups bound to the batch", f"column {weights.column}", "others")
+        expect_shape("tokens bound to the batch", batch.dense.hidden, (num_tokens, 1, "RA"))
 
 
 def check_base(

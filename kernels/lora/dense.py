@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from kernels.contract import expect
+from kernels.contract import expect, expect_device, expect_shape
 from kernels.lora.batch import DenseBatch, DenseRows, LoraBatch, LoraWeights
 from kernels.lora.reference import readable_rows
 
@@ -23,6 +23,8 @@ class ActivePages:
     """
 
     def __init__(self, weights: Sequence[LoraWeights]) -> None:
+        """weights: every group, of one pool. ValueError: of several, or columns that overlap."""
+        _check_groups(weights)
         self._weights = tuple(weights)
         self._held: dict[int, Hashable] = {}
         self._owner = torch.empty(0, dtype=torch.int32)
@@ -36,12 +38,18 @@ class ActivePages:
         served stale. Without active adapters, and with fp8 rows, the batch stays as it is.
         ValueError: a token's slot is not among the active, and would get the base model's answer.
         """
+        rows = self._weights[0].a
+        expect_device("scales", batch.scales, rows.device)
+        expect_shape("page_owner", batch.page_owner, (rows.shape[0],))
         if batch.scales.device.type != "cpu":
             from kernels.lora.plan import plan_tiles
 
-            return replace(batch, plan=plan_tiles(batch, self._weights[0].a.shape[2]))
+            return replace(batch, plan=plan_tiles(batch, rows.shape[2]))
         missing = set(batch.token_slot.tolist()) - active.keys() - {-1}
         expect(not missing, "slots of tokens", f"active ones {sorted(active)}", sorted(missing))
+        num_slots = batch.page_table.shape[0]
+        is_slot = all(0 <= slot < num_slots for slot in active)
+        expect(is_slot, "active slots", f"0 to {num_slots - 1}", sorted(active))
         if not active or any(weights.row_scales is not None for weights in self._weights):
             return batch
         if not self._serves(batch, active):
@@ -86,6 +94,16 @@ def dense_expand(y: torch.Tensor, h: torch.Tensor, weights: LoraWeights, dense: 
     for s, size in enumerate(weights.slice_sizes):
         y.narrow(1, start, size).addmm_(h[:, s], rows.b_rows.narrow(1, start, size))
         start += size
+
+
+def _check_groups(weights: Sequence[LoraWeights]) -> None:
+    expect(len(weights) > 0, "groups", "at least one", 0)
+    rows = weights[0].a
+    for group in weights:
+        expect_shape("a", group.a, (rows.shape[0], "NS", rows.shape[2], "H"))
+        expect_device("a", group.a, rows.device)
+    columns = [w.column + s for w in weights for s in range(len(w.slice_sizes))]
+    expect(len(set(columns)) == len(columns), "columns of groups", "each once", sorted(columns))
 
 
 def _gather_rows(

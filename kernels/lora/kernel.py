@@ -37,11 +37,10 @@ def new_shrunk(
     shares = x.new_empty((chosen.split, num_tokens, num_slices, max_rank), dtype=dtype)
     # A list in full for each tile of a long prefill would take hundreds of megabytes.
     if num_tokens > MAX_DECODE_TOKENS:
-        return Shrunk(shares)
-    most = plan.entries.shape[1] * rows_per_page
-    max_rows = triton.cdiv(most, LIST_ROWS) * LIST_ROWS + LIST_MARGIN
-    shape = (plan.num_pages.shape[0], num_slices, plan.block_tokens, max_rows)
-    return Shrunk(shares, x.new_empty(shape))
+        return Shrunk(shares, weights.column)
+    sizes = plan.sizes
+    shape = (sizes.num_tiles, num_slices, sizes.block_tokens, sizes.max_rows)
+    return Shrunk(shares, weights.column, x.new_empty(shape))
 
 
 def shrink(
@@ -95,14 +94,14 @@ def _shrink(
         weights.column,
         NS=num_slices,
         PR=weights.a.shape[2],
-        TILE=plan.tokens_per_tile,
-        BT=plan.block_tokens,
+        TILE=plan.sizes.tokens_per_tile,
+        BT=plan.sizes.block_tokens,
         BR=chosen.rows,
         BH=chosen.hidden,
         SPLIT=split,
         STEPS=triton.cdiv(triton.cdiv(hidden, chosen.hidden), split),
         SCALED=weights.row_scales is not None,
-        WIDE=plan.tokens_per_tile >= WIDE_TOKENS,
+        WIDE=plan.sizes.tokens_per_tile >= WIDE_TOKENS,
         UPCAST=not x.is_cuda,
         num_warps=chosen.num_warps,
         num_stages=chosen.num_stages,
@@ -132,7 +131,7 @@ def list_rows(
         max_rows,
         NS=num_slices,
         PR=rows_per_page,
-        TILE=plan.tokens_per_tile,
+        TILE=plan.sizes.tokens_per_tile,
         BT=block_tokens,
         BR=LIST_ROWS,
         MARGIN=LIST_MARGIN,
@@ -171,8 +170,8 @@ def expand(
             y.stride(0),
             NS=len(weights.slice_sizes),
             PR=weights.b.shape[1],
-            TILE=plan.tokens_per_tile,
-            BT=plan.block_tokens,
+            TILE=plan.sizes.tokens_per_tile,
+            BT=plan.sizes.block_tokens,
             BN=chosen.columns,
             BR=chosen.rows,
             LISTED=h.listed is not None,

@@ -9,7 +9,7 @@ import kernels.folded
 from kernels.bench.workloads import Group, Pool, make_pool, slot_ranks, token_slots
 from kernels.lora import Shrunk, kernel
 from kernels.lora.plan import plan_tiles
-from kernels.lora.table import LIST_MARGIN, LIST_ROWS, MAX_DECODE_TOKENS
+from kernels.lora.table import MAX_DECODE_TOKENS
 from tests.kernels.conftest import Target
 
 Op = Callable[..., torch.Tensor]
@@ -86,12 +86,11 @@ def triton_op(name: str, target: Target) -> Op:
 def listed(h: torch.Tensor, pool: Pool, dtype: torch.dtype) -> Shrunk:
     """The shares in the order of the lists, by the kernel, poisoned where it writes nothing."""
     plan = plan_tiles(pool.batch, ROWS_PER_PAGE)
-    most = -(-plan.entries.shape[1] * ROWS_PER_PAGE // LIST_ROWS) * LIST_ROWS + LIST_MARGIN
-    rows = h.new_full((len(plan.num_pages), h.shape[2], plan.block_tokens, most), float("nan"))
-    rows = rows.to(dtype)
+    shape = (plan.sizes.num_tiles, h.shape[2], plan.sizes.block_tokens, plan.sizes.max_rows)
+    rows = h.new_full(shape, float("nan")).to(dtype)
     if h.shape[1]:
         kernel.list_rows(h, plan, ROWS_PER_PAGE, rows)
-    return Shrunk(h, rows)
+    return Shrunk(h, pool.weights[0].column, rows)
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ class Form:
     shares: int = 0
 
     def h(self, h: torch.Tensor, pool: Pool, target: Target) -> Shrunk:
-        return listed(h, pool, target.dtype) if self.listed else Shrunk(h)
+        return listed(h, pool, target.dtype) if self.listed else Shrunk(h, 0)
 
     def y(self, y: torch.Tensor) -> torch.Tensor:
         if not self.shares:

@@ -277,10 +277,10 @@ def test_the_cpu_takes_one_after_the_other(name: str, dtype: torch.dtype) -> Non
 def test_bad_arguments_say_expected_and_got() -> None:
     pool = make_batch("uniform", 4, (16, 16), Target("cpu", torch.float32))
     arguments = (pool.weights[0], pool.batch)
-    y, h = torch.zeros(4, 32), Shrunk(torch.zeros(1, 4, 2, MAX_RANK))
+    y, h = torch.zeros(4, 32), Shrunk(torch.zeros(1, 4, 2, MAX_RANK), 0)
     call: Op = kernels.folded.expand_silu_mul
     with pytest.raises(ValueError, match=r"h: expected shape \[P, 4, 2, 24\], got \[1, 4, 2, 23\]"):
-        call(y, Shrunk(h.shares[..., 1:]), *arguments)
+        call(y, Shrunk(h.shares[..., 1:], 0), *arguments)
     with pytest.raises(ValueError, match=r"y: expected shape \[4, 32\], got \[3, 32\]"):
         call(y[1:], h, *arguments)
     with pytest.raises(ValueError, match=r"y's dtype: expected torch.float32, got torch.float16"):

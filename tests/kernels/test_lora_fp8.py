@@ -93,5 +93,7 @@ def test_bad_arguments_say_expected_and_got() -> None:
     with pytest.raises(ValueError, match=r"row_scales: expected shape \[\d+, 3, 8\]"):
         assert weights.row_scales is not None
         dataclasses.replace(weights, row_scales=weights.row_scales[:, :2])
+    with pytest.raises(ValueError, match=r"row_scales: expected a contiguous tensor"):
+        dataclasses.replace(weights, row_scales=weights.row_scales.mT.contiguous().mT)
     with pytest.raises(ValueError, match=r"x: expected dtype torch.float32 or"):
         shrink(x.double(), weights, pool.batch)
