@@ -5,7 +5,17 @@ from collections.abc import Sequence
 import torch
 
 from kernels.attention import reference
-from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
+from kernels.contract import (
+    FLOATS,
+    expect,
+    expect_contiguous,
+    expect_device,
+    expect_dtype,
+    expect_shape,
+)
+
+# What the kernels' tiles hold.
+MAX_HEAD_DIM = 256
 
 
 def attention(
@@ -23,7 +33,8 @@ def attention(
 ) -> torch.Tensor:
     """Semantics: out[t] = Σ_c softmax(q[t] · K[c] · scale) V[c] over its sequence's c <= t.
 
-    q [T, HQ, D]; k_cache, v_cache [NB, BS, HKV, D] of q's dtype, already holding this step's keys.
+    q [T, HQ, D]; k_cache, v_cache [NB, BS, HKV, D] of q's dtype, already holding this step's keys;
+    all but q contiguous; D at most 256.
     block_tables [B, max_blocks] int32; query_start [B+1] int32: where each sequence's queries
     begin in q; context_lens [B] int32: each sequence's positions with this step's, 0 for a padded
     decode. Host copies, so that nothing waits for the device: the first num_decodes sequences have
@@ -36,12 +47,6 @@ def attention(
     step = (q, k_cache, v_cache, block_tables, query_start, context_lens, scale)
     if not q.is_cuda:
         return reference.attention(*step, num_decodes, max_decode_context, prefills)
-    for name, tensor in (
-        ("k_cache", k_cache),
-        ("v_cache", v_cache),
-        ("block_tables", block_tables),
-    ):
-        expect(tensor.is_contiguous(), name, "a contiguous tensor", f"strides {tensor.stride()}")
     from kernels.attention import kernel
 
     return kernel.attention(*step, num_decodes, max_decode_context, prefills)
@@ -59,14 +64,20 @@ def kv_write(
     k, v [T, HKV, D]; caches [NB, BS, HKV, D] contiguous, of k's dtype; places [T] int64 =
     block · BS + offset, negative for a padded token, which is not written.
     """
+    expect_dtype("k", k, *FLOATS)
     expect_shape("v", v, tuple(k.shape))
+    expect_dtype("v", v, k.dtype)
     expect_shape("k_cache", k_cache, ("NB", "BS", *k.shape[1:]))
     expect_shape("v_cache", v_cache, tuple(k_cache.shape))
     expect_dtype("k_cache", k_cache, k.dtype)
     expect_dtype("v_cache", v_cache, k.dtype)
     expect_shape("places", places, (k.shape[0],))
     expect_dtype("places", places, torch.int64)
-    _expect_contiguous(k_cache, v_cache)
+    named = {"k_cache": k_cache, "v_cache": v_cache, "places": places}
+    for name, tensor in named.items():
+        expect_contiguous(name, tensor)
+    for name, tensor in (named | {"v": v}).items():
+        expect_device(name, tensor, k.device)
     if not k.is_cuda:
         reference.kv_write(k, v, k_cache, v_cache, places)
         return
@@ -78,11 +89,6 @@ def kv_write(
 def _packed(x: torch.Tensor) -> torch.Tensor:
     """x [T, HKV, D] with a token's elements adjacent; a view of a fused projection already is."""
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
-
-
-def _expect_contiguous(k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
-    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        expect(cache.is_contiguous(), name, "a contiguous tensor", f"strides {cache.stride()}")
 
 
 def _check(
@@ -97,12 +103,10 @@ def _check(
     expect_shape("q", q, ("T", "HQ", "D"))
     expect_shape("k_cache", k_cache, ("NB", "BS", "HKV", q.shape[2]))
     expect_shape("v_cache", v_cache, tuple(k_cache.shape))
-    expect(
-        q.shape[1] % k_cache.shape[2] == 0,
-        "HQ",
-        f"a multiple of HKV = {k_cache.shape[2]}",
-        q.shape[1],
-    )
+    num_heads, num_kv_heads = q.shape[1], k_cache.shape[2]
+    is_multiple = num_kv_heads > 0 and num_heads % num_kv_heads == 0
+    expect(is_multiple, "HQ", f"a multiple of HKV = {num_kv_heads}", num_heads)
+    expect(q.shape[2] <= MAX_HEAD_DIM, "head dim", f"at most {MAX_HEAD_DIM}", q.shape[2])
     num_seqs = block_tables.shape[0]
     expect_shape("block_tables", block_tables, (num_seqs, "max_blocks"))
     expect_shape("query_start", query_start, (num_seqs + 1,))
@@ -110,10 +114,12 @@ def _check(
     for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache)):
         expect_dtype(name, tensor, q.dtype)
         expect_device(name, tensor, q.device)
+        expect_contiguous(name, tensor)
     ids = (("block_tables", block_tables), ("query_start", query_start))
     for name, tensor in (*ids, ("context_lens", context_lens)):
         expect_dtype(name, tensor, torch.int32)
         expect_device(name, tensor, q.device)
+        expect_contiguous(name, tensor)
 
 
 def _check_hints(
@@ -124,10 +130,9 @@ def _check_hints(
     max_decode_context: int,
     prefills: Sequence[tuple[int, int]],
 ) -> None:
-    num_seqs, max_blocks = block_tables.shape
-    expect(
-        num_decodes + len(prefills) == num_seqs, "sequences", num_seqs, num_decodes + len(prefills)
-    )
+    expect(num_decodes >= 0, "num_decodes", "at least 0", num_decodes)
+    (num_seqs, max_blocks), told = block_tables.shape, num_decodes + len(prefills)
+    expect(told == num_seqs, "sequences", num_seqs, told)
     num_queries = num_decodes + sum(queries for queries, _ in prefills)
     expect(num_queries == q.shape[0], "queries of all sequences", q.shape[0], num_queries)
     longest = max([max_decode_context] + [context for _, context in prefills])

@@ -1,7 +1,6 @@
 """A step's prefill chunks as launches: tiles of rows, a long prefix of few tiles cut into parts."""
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # A chunk is cut into as many items (tile, part, key head) as an H200 takes at once, or fewer.
@@ -47,22 +46,15 @@ class Launch:
     num_slots: int
 
 
-def launches(cut: Cut, num_queries: Sequence[int], num_positions: Sequence[int]) -> list[Launch]:
-    """The chunks in order. num_positions of each chunk, or nothing: then no chunk is cut."""
+def launches(cut: Cut, chunks: Sequence[tuple[int, int]]) -> list[Launch]:
+    """chunks: (queries, positions), in order."""
     made, first, units, slots = [], 0, 0, 0
-    for last, (num_tiles, num_parts) in enumerate(_sizes(cut, num_queries, num_positions)):
+    for last, chunk in enumerate(chunks):
+        num_tiles, num_parts = cut.num_tiles(chunk[0]), cut.num_parts(*chunk)
         more = num_tiles * num_parts if num_parts > 1 else 0
         if slots and (slots + more) * cut.num_kv_heads > MAX_CUT_ITEMS:
             made.append(Launch(first, last, units, slots))
             first, units, slots = last, 0, 0
         units += num_tiles * num_parts
         slots += more
-    return [*made, Launch(first, len(num_queries), units, slots)]
-
-
-def _sizes(
-    cut: Cut, num_queries: Sequence[int], num_positions: Sequence[int]
-) -> Iterator[tuple[int, int]]:
-    """(tiles, parts of each) of every chunk."""
-    for queries, positions in itertools.zip_longest(num_queries, num_positions):
-        yield cut.num_tiles(queries), cut.num_parts(queries, positions) if positions else 1
+    return [*made, Launch(first, len(chunks), units, slots)]

@@ -36,7 +36,7 @@ def attention(
         tables, lens = block_tables[num_decodes:], context_lens[num_decodes:]
         starts = query_start[num_decodes:]
         tensors = (q, k_cache, v_cache, tables, starts, lens)
-        prefill_with(*tensors, scale, [n for n, _ in prefills], out, [n for _, n in prefills])
+        prefill_with(*tensors, scale, prefills, out)
     return out
 
 

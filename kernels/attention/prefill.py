@@ -220,23 +220,21 @@ def prefill(
     query_start: torch.Tensor,
     context_lens: torch.Tensor,
     scale: float,
-    num_queries: Sequence[int],
+    chunks: Sequence[tuple[int, int]],
     out: torch.Tensor,
-    num_positions: Sequence[int] = (),
     tile: PrefillTile | None = None,
 ) -> None:
     """q [T, HQ, D] of the whole step, caches contiguous; out [T, HQ, D] contiguous.
 
     Tables, query_start [B+1] (places in q) and context_lens are those of the chunks alone, whose
-    lengths num_queries and num_positions repeat for the host; without the latter no chunk is cut.
-    Their rows of out are written.
+    lengths, (queries, positions), chunks repeats for the host. Their rows of out are written.
     """
     head_dim = q.shape[2]
     num_kv_heads = k_cache.shape[2]
     tile = tile or prefill_tile(head_dim, q.element_size())
     group = q.shape[1] // num_kv_heads
     cut = Cut(tile.block_m, tile.block_n, tile.min_split, group, num_kv_heads)
-    for part in launches(cut, num_queries, num_positions):
+    for part in launches(cut, chunks):
         tensors = (
             block_tables[part.first :],
             query_start[part.first :],

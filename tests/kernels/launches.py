@@ -74,8 +74,8 @@ def _attend(
     run_decode(q, cache, cache, tables, ints[1:], SCALE, CONTEXT, torch.empty_like(q))
     # Chunks whose positions are cut into parts, and such as are not.
     for num_positions in (CONTEXT, 1):
-        lens, positions = [1] * NUM_SEQS, [num_positions] * NUM_SEQS
-        run_prefill(q, cache, cache, tables, ints, ints[1:], SCALE, lens, q.clone(), positions)
+        chunks = [(1, num_positions)] * NUM_SEQS
+        run_prefill(q, cache, cache, tables, ints, ints[1:], SCALE, chunks, q.clone())
 
 
 def _calls() -> Iterator[Any]:
@@ -115,7 +115,7 @@ def _lora(num_tokens: int) -> Iterator[Any]:
         torch.empty(NUM_SLOTS, 7, device="cuda"),
         _ints(NUM_PAGES),
     )
-    weights = [_rows(group) for group in GROUPS]
+    weights = [_rows(group, column) for group, column in zip(GROUPS, (0, 3, 4, 6), strict=True)]
     bound = ActivePages(weights).bind(batch, {})
     for group in weights:
         x, y = _bf16(num_tokens, group.a.shape[3]), _bf16(num_tokens, group.b.shape[2])
@@ -133,10 +133,10 @@ def _folded(num_tokens: int, weights: LoraWeights, batch: LoraBatch) -> tuple[An
     return _bf16(num_tokens, weights.b.shape[2]), shrink(x, weights, batch), weights, batch
 
 
-def _rows(group: Group) -> LoraWeights:
+def _rows(group: Group, column: int) -> LoraWeights:
     num_slices, width = len(group.slice_sizes), sum(group.slice_sizes)
     a = _bf16(NUM_PAGES, num_slices, 8, group.hidden)
-    return LoraWeights(a, _bf16(NUM_PAGES, 8, width), group.slice_sizes, column=0)
+    return LoraWeights(a, _bf16(NUM_PAGES, 8, width), group.slice_sizes, column)
 
 
 def _ints(*shape: int) -> torch.Tensor:

@@ -212,6 +212,18 @@ BAD: dict[str, dict[str, object]] = {
     "sequences: expected 2, got 3": {"num_decodes": 2},
     "positions of a sequence: expected at most 12, got 13": {"max_decode_context": 13},
     "queries of a prefill: expected 1 to 2, got 3": {"prefills": [(3, 2)]},
+    "num_decodes: expected at least 0, got -1": {"num_decodes": -1, "prefills": [(3, 5)] * 3},
+    "HQ: expected a multiple of HKV = 0, got 6": {
+        "k_cache": torch.zeros(4, 4, 0, 24),
+        "v_cache": torch.zeros(4, 4, 0, 24),
+    },
+    "head dim: expected at most 256, got 264": {
+        "q": torch.zeros(4, 6, 264),
+        "k_cache": torch.zeros(4, 4, 2, 264),
+        "v_cache": torch.zeros(4, 4, 2, 264),
+    },
+    "context_lens: expected a contiguous tensor": {"context_lens": torch.ones(4).int()[::2]},
+    "block_tables: expected a contiguous tensor": {"block_tables": torch.ones(2, 4).int()[:, 1:]},
 }
 
 
@@ -230,6 +242,10 @@ def test_bad_arguments_say_expected_and_got(message: str) -> None:
         ({"v_cache": torch.zeros(3, 4, 2, 10).half()}, "v_cache: expected dtype torch.float32"),
         ({"places": torch.zeros(2).int()}, "places: expected dtype torch.int64"),
         ({"places": torch.zeros(3).long()}, "places: expected shape [2], got [3]"),
+        ({"places": torch.zeros(4).long()[::2]}, "places: expected a contiguous tensor"),
+        ({"places": torch.zeros(2, device="meta").long()}, "places: expected device cpu, got meta"),
+        ({"v": torch.zeros(2, 2, 10).half()}, "v: expected dtype torch.float32"),
+        ({"k": torch.zeros(2, 2, 10).long()}, "k: expected dtype torch.float32 or"),
         (
             {"k_cache": torch.zeros(3, 2, 4, 10).transpose(1, 2)},
             "k_cache: expected a contiguous tensor",

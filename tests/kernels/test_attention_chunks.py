@@ -38,14 +38,13 @@ def test_a_chunk_is_cut_to_fill_the_device_once(
 
 
 def test_a_launch_has_bounded_scratch() -> None:
-    queries, positions = [16] * 40 + [500] * 2, [8192] * 40 + [500] * 2
-    made = launches(CUT, queries, positions)
+    made = launches(CUT, [(16, 8192)] * 40 + [(500, 500)] * 2)
     assert made == [
         Launch(0, 16, 256, 256),
         Launch(16, 32, 256, 256),
         Launch(32, 42, 8 * 16 + 2 * 16, 128),
     ]
-    assert launches(CUT, queries, ()) == [Launch(0, 42, 40 + 2 * 16, 0)]
+    assert launches(CUT, [(16, 16)] * 40 + [(500, 500)] * 2) == [Launch(0, 42, 40 + 2 * 16, 0)]
 
 
 CHUNKS = ((16, 8192), (64, 64), (300, 9000), (1, 5000), (128, 1300), (90, 700), (2000, 2000))
@@ -92,7 +91,7 @@ def walk(
     schedule: Any, chunks: tuple[tuple[int, int], ...], told: tuple[tuple[int, int], ...]
 ) -> tuple[dict[tuple[int, int], list[int]], list[int]]:
     """(positions seen by (first token, query), slots written) of all units, on lengths chunks."""
-    launch = launches(CUT, [q for q, _ in told], [c for _, c in told])[0]
+    launch = launches(CUT, told)[0]
     first, context = starts(chunks), [c for _, c in chunks]
     sizes = (len(chunks), first[-1], 10_000, launch.num_units, launch.num_slots)
     read = (Pointer(first), Pointer(context), *sizes)

@@ -34,10 +34,9 @@ def run_prefill(step: Step, min_split: int = 512, out: torch.Tensor | None = Non
 
     assert hopper.fits(step.q, step.k_cache, step.v_cache)
     out = torch.empty_like(step.q) if out is None else out
-    queries, positions = zip(*step.sequences, strict=True)
     tensors = (step.q, step.k_cache, step.v_cache, step.block_tables, step.query_start)
     tile = replace(HOPPER_PREFILL_TILE, min_split=min_split)
-    hopper.prefill(*tensors, step.context_lens, SCALE, queries, out, positions, tile)
+    hopper.prefill(*tensors, step.context_lens, SCALE, step.sequences, out, tile)
     return out
 
 

@@ -44,9 +44,8 @@ def cut_prefill(
     from kernels.attention.prefill import prefill
 
     out = torch.empty_like(step.q) if out is None else out
-    queries, positions = zip(*step.sequences, strict=True)
     tensors = (step.q, step.k_cache, step.v_cache, step.block_tables, step.query_start)
-    prefill(*tensors, step.context_lens, SCALE, queries, out, positions, tile or CUT_TILE)
+    prefill(*tensors, step.context_lens, SCALE, step.sequences, out, tile or CUT_TILE)
     return out
 
 

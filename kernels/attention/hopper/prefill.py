@@ -151,16 +151,15 @@ def prefill(
     query_start: torch.Tensor,
     context_lens: torch.Tensor,
     scale: float,
-    num_queries: Sequence[int],
+    chunks: Sequence[tuple[int, int]],
     out: torch.Tensor,
-    num_positions: Sequence[int] = (),
     tile: HopperPrefillTile = HOPPER_PREFILL_TILE,
 ) -> None:
     """As kernels.attention.prefill.prefill, for shapes that fit."""
     num_kv_heads = k_cache.shape[2]
     group = q.shape[1] // num_kv_heads
     cut = Cut(2 * ROWS, tile.block_n, tile.min_split, group, num_kv_heads)
-    for part in launches(cut, num_queries, num_positions):
+    for part in launches(cut, chunks):
         tensors = (
             block_tables[part.first :],
             query_start[part.first :],
