@@ -16,6 +16,7 @@ def silu_mul(gate_up: torch.Tensor, dtype: torch.dtype | None = None) -> torch.T
     """
     expect_dtype("gate_up", gate_up, *FLOATS)
     dtype = dtype or gate_up.dtype
+    expect(dtype in FLOATS, "dtype", " or ".join(map(str, FLOATS)), dtype)
     check_shares("gate_up", gate_up, dtype)
     width = gate_up.shape[-1]
     expect(width % 2 == 0, "gate_up's last size", "an even number", width)

@@ -84,12 +84,12 @@ def expand_rope_kv_write(
     h: this group's, shrunk of the projection's input. Folded if whole heads are turned, Dr = D.
     """
     _check_group(qkv, k_cache.dtype, h, weights, batch, num_slices=3)
-    check_rope_kv_write(qkv, cos, sin, k_cache, v_cache, places, q_norm, k_norm)
+    arguments = (cos, sin, k_cache, v_cache, places, q_norm, k_norm, eps)
+    check_rope_kv_write(qkv, *arguments)
     num_kv_heads, head_dim = k_cache.shape[2:]
     kv_size = num_kv_heads * head_dim
     sizes = (qkv.shape[-1] - 2 * kv_size, kv_size, kv_size)
     expect(weights.slice_sizes == sizes, "slice_sizes", sizes, weights.slice_sizes)
-    arguments = (cos, sin, k_cache, v_cache, places, q_norm, k_norm, eps)
     whole = 2 * cos.shape[1] == head_dim
     if not (qkv.is_cuda and whole and folds_narrow(qkv.shape[-2])):
         return in_turn.expand_rope_kv_write(qkv, h, weights, batch, *arguments)
@@ -114,6 +114,7 @@ def expand_add_rms_norm(
     what x was made of; weight [H] of the norm.
     """
     expect_dtype("residual", residual, *FLOATS)
+    expect(eps >= 0, "eps", "at least 0", eps)
     _check_group(x, residual.dtype, h, weights, batch, num_slices=1)
     expect_shape("residual", residual, tuple(x.shape[-2:]))
     expect_shape("weight", weight, (x.shape[-1],))

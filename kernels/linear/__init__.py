@@ -2,7 +2,14 @@
 
 import torch
 
-from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
+from kernels.contract import (
+    FLOATS,
+    expect,
+    expect_contiguous,
+    expect_device,
+    expect_dtype,
+    expect_shape,
+)
 from kernels.linear import reference
 from kernels.linear.table import linear_blocks
 
@@ -25,6 +32,7 @@ def linear_shares(
         expect_shape("bias", bias, (weight.shape[0],))
         expect_dtype("bias", bias, x.dtype)
         expect_device("bias", bias, x.device)
+        expect_contiguous("bias", bias)
     for name, tensor in (("x", x), ("weight", weight)):
         expect(tensor.stride(1) == 1, f"{name}'s last stride", 1, tensor.stride(1))
     (num_tokens, hidden), width = x.shape, weight.shape[0]

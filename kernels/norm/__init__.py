@@ -13,7 +13,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     x [..., H] fp32, fp16 or bf16, a view of heads [T, heads, H] allowed; weight [H] of x's dtype.
     Returns a new tensor of x's shape and dtype.
     """
-    _check(x, weight)
+    _check(x, weight, eps)
     if not x.is_cuda:
         return reference.rms_norm(x, weight, eps)
     from kernels.norm import kernel
@@ -33,7 +33,7 @@ def add_rms_norm(
     """
     expect_shape("residual", residual, ("T", "H"))
     expect(residual.stride(1) == 1, "residual", "rows of adjacent elements", residual.stride())
-    _check(residual, weight, "residual")
+    _check(residual, weight, eps, "residual")
     check_shares("x", x, residual.dtype)
     expect_shape("x", x, (*x.shape[:-2], *residual.shape))
     expect_device("x", x, residual.device)
@@ -48,7 +48,8 @@ def _adjacent(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _check(x: torch.Tensor, weight: torch.Tensor, name: str = "x") -> None:
+def _check(x: torch.Tensor, weight: torch.Tensor, eps: float, name: str = "x") -> None:
+    expect(eps >= 0, "eps", "at least 0", eps)
     expect_dtype(name, x, *FLOATS)
     expect_shape("weight", weight, (x.shape[-1],))
     expect_dtype("weight", weight, x.dtype)

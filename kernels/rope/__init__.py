@@ -29,8 +29,8 @@ def rope_kv_write(
     shares in fp32); places [T] int64 = block · BS + offset; a token whose place is negative or past
     the cache is not written. Returns a new q [T, HQ, D] of the caches' dtype.
     """
-    check_rope_kv_write(qkv, cos, sin, k_cache, v_cache, places, q_norm, k_norm)
     arguments = (qkv, cos, sin, k_cache, v_cache, places, q_norm, k_norm, eps)
+    check_rope_kv_write(*arguments)
     if not qkv.is_cuda:
         return reference.rope_kv_write(*arguments)
     from kernels.rope import kernel

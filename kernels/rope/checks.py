@@ -2,7 +2,14 @@
 
 import torch
 
-from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
+from kernels.contract import (
+    FLOATS,
+    expect,
+    expect_contiguous,
+    expect_device,
+    expect_dtype,
+    expect_shape,
+)
 from kernels.shares import check_shares
 
 
@@ -15,8 +22,10 @@ def check_rope_kv_write(
     places: torch.Tensor,
     q_norm: torch.Tensor | None,
     k_norm: torch.Tensor | None,
+    eps: float,
 ) -> None:
     """Raises ValueError with expected and got."""
+    expect(eps >= 0, "eps", "at least 0", eps)
     _check_qkv(qkv, k_cache, v_cache, places)
     _check_angles(qkv, cos, sin, k_cache.shape[3])
     _check_norms(k_cache, q_norm, k_norm)
@@ -41,10 +50,11 @@ def _check_qkv(
     expect_shape("places", places, (num_tokens,))
     expect_dtype("places", places, torch.int64)
     expect_device("places", places, qkv.device)
+    expect_contiguous("places", places)
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         expect_dtype(name, cache, k_cache.dtype)
         expect_device(name, cache, qkv.device)
-        expect(cache.is_contiguous(), name, "a contiguous tensor", f"strides {cache.stride()}")
+        expect_contiguous(name, cache)
 
 
 def _check_angles(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, head_dim: int) -> None:
@@ -66,4 +76,4 @@ def _check_norms(
             expect_shape(name, norm, (cache.shape[3],))
             expect_dtype(name, norm, cache.dtype)
             expect_device(name, norm, cache.device)
-            expect(norm.is_contiguous(), name, "a contiguous tensor", f"strides {norm.stride()}")
+            expect_contiguous(name, norm)

@@ -87,3 +87,5 @@ def test_bad_arguments_say_expected_and_got() -> None:
         silu_mul(torch.zeros(2, 8), torch.float16)
     with pytest.raises(ValueError, match=r"gate_up: expected shape \[T, N\], got \[8\]"):
         silu_mul(torch.zeros(8))
+    with pytest.raises(ValueError, match=r"dtype: expected torch.float32 or .*, got torch.int8"):
+        silu_mul(torch.zeros(1, 2, 8), torch.int8)

@@ -83,5 +83,7 @@ def test_bad_dtypes_and_strides_say_expected_and_got() -> None:
         linear_shares(torch.zeros(2, 4), torch.zeros(3, 4).half())
     with pytest.raises(ValueError, match=r"bias: expected shape \[3\], got \[2\]"):
         linear_shares(torch.zeros(2, 4), torch.zeros(3, 4), torch.zeros(2))
+    with pytest.raises(ValueError, match=r"bias: expected a contiguous tensor, got strides \(2,\)"):
+        linear_shares(torch.zeros(2, 4), torch.zeros(3, 4), torch.zeros(6)[::2])
     with pytest.raises(ValueError, match=r"weight's last stride: expected 1, got 3"):
         linear_shares(torch.zeros(2, 4), torch.zeros(4, 3).T)

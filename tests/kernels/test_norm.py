@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 
 import pytest
@@ -139,6 +140,9 @@ def test_bad_arguments_say_expected_and_got() -> None:
         rms_norm(x.long(), torch.ones(37), 1e-5)
     with pytest.raises(ValueError, match=r"weight: expected dtype torch.float32, got .*float16"):
         rms_norm(x, torch.ones(37).half(), 1e-5)
+    for norm in (rms_norm, partial(add_rms_norm, x)):
+        with pytest.raises(ValueError, match="eps: expected at least 0, got -1"):
+            norm(x, torch.ones(37), -1.0)
     with pytest.raises(ValueError, match="weight: expected device cpu, got meta"):
         rms_norm(x, torch.ones(37, device="meta"), 1e-5)
     with pytest.raises(ValueError, match=r"x: expected shape \[1, 37\], got \[2, 37\]"):

@@ -207,6 +207,8 @@ BAD: dict[str, dict[str, object]] = {
     "places: expected shape [6], got [5]": {"places": torch.zeros(5).long()},
     "places: expected dtype torch.int64": {"places": torch.zeros(6).int()},
     "places: expected device cpu, got meta": {"places": torch.zeros(6, device="meta").long()},
+    "places: expected a contiguous tensor": {"places": torch.zeros(12).long()[::2]},
+    "eps: expected at least 0, got -1e-05": {"eps": -1e-5},
     "norms: expected both of q and k, or none": {"q_norm": torch.zeros(16)},
     "k_norm: expected shape [16], got [8]": {"q_norm": torch.zeros(16), "k_norm": torch.zeros(8)},
 }
