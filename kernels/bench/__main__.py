@@ -8,10 +8,11 @@ import datetime
 import importlib
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -118,5 +119,17 @@ def _git(*arguments: str) -> str | None:
     return found.stdout.strip() if found.returncode == 0 else None
 
 
+def while_read(run: Callable[[], int]) -> int:
+    """run's code; 141, as of a process that SIGPIPE ends, once nobody reads stdout (`| head`)."""
+    try:
+        code = run()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Flushed once more at the exit: to nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(while_read(lambda: main(sys.argv[1:])))

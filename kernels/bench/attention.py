@@ -5,7 +5,6 @@ can read; a prefill's is the best library's time over ours, on the same shapes i
 library with contiguous keys and values, ours with shuffled pages.
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -222,8 +221,3 @@ def _libraries(
         "torch cudnn": lambda: sdpa(SDPBackend.CUDNN_ATTENTION, [k, v]),
         "torch cudnn, copied heads": lambda: sdpa(SDPBackend.CUDNN_ATTENTION, copied),
     }
-
-
-if __name__ == "__main__":
-    for result in run():
-        print(json.dumps(result), flush=True)

@@ -1,19 +1,18 @@
-"""python -m kernels.bench.folded: side stream, folded expand and own matmul, alone and together.
+"""Side stream, folded expand and own matmul, alone and together.
 
 A layer of Llama-3.1-8B's shape, on CUDA in bf16. What is timed begins with the base matmul, whose
 weights push the adapters' out of the L2 cache, and ends with the consumer's output. A gain is what
 a form takes beyond cuBLAS and plain consumer, within one round.
 """
 
-import json
 import statistics
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 
 from kernels.activation import silu_mul
+from kernels.bench.cases import LAYER
 from kernels.bench.timing import Call, rounds_us, spread
 from kernels.bench.workloads import Group, make_pool
 from kernels.folded import (
@@ -36,14 +35,14 @@ from kernels.lora import (
 from kernels.norm import add_rms_norm
 from kernels.rope import rope_kv_write
 
-HIDDEN, INNER, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 4096, 14336, 32, 8, 128
-KV_SIZE = NUM_KV_HEADS * HEAD_DIM
+# By what reads the projection next.
 GROUPS = {
-    "rope": Group(HIDDEN, (HIDDEN, KV_SIZE, KV_SIZE)),
-    "silu": Group(HIDDEN, (INNER, INNER)),
-    "norm_o": Group(HIDDEN, (HIDDEN,)),
-    "norm_down": Group(INNER, (HIDDEN,)),
+    "rope": LAYER["qkv"],
+    "silu": LAYER["gate_up"],
+    "norm_o": LAYER["o"],
+    "norm_down": LAYER["down"],
 }
+HIDDEN, NUM_KV_HEADS, HEAD_DIM = 4096, 8, 128
 # tokens, distinct adapters
 POINTS = (
     *((1, 1), (16, 1), (16, 16), (64, 1), (64, 16), (64, 64), (128, 1), (128, 16), (128, 64)),
@@ -174,13 +173,13 @@ def make_layers(name: str, rank: int, num_tokens: int, num_adapters: int) -> lis
             _random(num_tokens, width),
             weights,
             batch,
-            CONSUMERS[name](num_tokens),
+            consumer_of(group, num_tokens),
         )
         for weights in pool.weights
     ]
 
 
-def _silu(num_tokens: int) -> Consumer:
+def _silu() -> Consumer:
     return Consumer(
         lambda y: silu_mul(y, torch.bfloat16),
         lambda y, h, weights, batch: expand_silu_mul(y, h, weights, batch, torch.bfloat16),
@@ -208,26 +207,12 @@ def _norm(num_tokens: int) -> Consumer:
     )
 
 
-CONSUMERS: dict[str, Callable[[int], Consumer]] = {
-    "rope": _rope,
-    "silu": _silu,
-    "norm_o": _norm,
-    "norm_down": _norm,
-}
-
-
 def consumer_of(group: Group, num_tokens: int) -> Consumer:
     """Of a group with three slices rope + KV write, with two SiLU·mul, with one add + norm."""
-    make = (_norm, _silu, _rope)[len(group.slice_sizes) - 1]
-    return make(num_tokens)
+    if len(group.slice_sizes) == 2:
+        return _silu()
+    return _rope(num_tokens) if len(group.slice_sizes) == 3 else _norm(num_tokens)
 
 
 def _random(*shape: int) -> torch.Tensor:
     return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
-
-
-if __name__ == "__main__":
-    if not torch.cuda.is_available():
-        sys.exit("kernels.bench.folded: needs a CUDA device")
-    for result in run():
-        print(json.dumps(result), flush=True)

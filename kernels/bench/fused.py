@@ -1,11 +1,9 @@
-"""python -m kernels.bench.fused: the small ops of a layer of Llama-3.1-8B's shape, on CUDA in bf16.
+"""The small ops of a layer of Llama-3.1-8B's shape, on CUDA in bf16.
 
 Each op alone: one graph over as many inputs as exceed the L2 cache, so that every byte comes from
 memory. In the engine most of them were written just before and are still in the cache.
 """
 
-import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -134,9 +132,3 @@ OPS: dict[str, Callable[[int], Work]] = {
     "rope_kv_write": _rope,
     "silu_mul": _silu,
 }
-
-if __name__ == "__main__":
-    if not torch.cuda.is_available():
-        sys.exit("kernels.bench.fused: needs a CUDA device")
-    for result in run():
-        print(json.dumps(result), flush=True)

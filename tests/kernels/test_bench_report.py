@@ -1,6 +1,7 @@
 """The tables that result lines make, and what is said of wrong arguments."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -81,6 +82,19 @@ def test_a_gain_below_the_noise_is_no_miracle() -> None:
 def test_the_kept_results_can_be_read(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main([str(path)]) == 0
     assert "Table A" in capsys.readouterr().out
+
+
+def test_a_reader_that_has_enough_ends_it_quietly(tmp_path: Path) -> None:
+    """More lines than a pipe holds, and a reader who takes one, as head -1."""
+    lines = [line_a(60) | {"tokens": i} for i in range(3000)]
+    command = [sys.executable, "-m", "kernels.bench", "report", *write(tmp_path / "a", *lines)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline().startswith("Table A")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
 
 
 def test_grid_points_are_found_again() -> None:
