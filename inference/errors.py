@@ -42,6 +42,10 @@ class EngineError(Exception):
         self.message = message
         self.param = param
 
+    def __reduce__(self) -> tuple[type["EngineError"], tuple[ErrorCode, str, str | None]]:
+        """Crosses from the engine's process to its front."""
+        return EngineError, (self.code, self.message, self.param)
+
     @property
     def status(self) -> int:
         return STATUS_BY_CODE[self.code]

@@ -73,22 +73,24 @@ def _allowed(path: Path, roots: tuple[Path, ...]) -> Path:
 
 async def list_models(request: web.Request) -> web.Response:
     """The base first, then the adapters by name."""
-    return json_response({"object": "list", "data": list(_models(request).values())})
+    models = await _models(request)
+    return json_response({"object": "list", "data": list(models.values())})
 
 
 async def retrieve_model(request: web.Request) -> web.Response:
     name = request.match_info["id"]
-    model = _models(request).get(name)
+    model = (await _models(request)).get(name)
     if model is None:
         message = f"The model '{name[:200]}' does not exist."
         raise EngineError(ErrorCode.MODEL_NOT_FOUND, message, "model")
     return json_response(model)
 
 
-def _models(request: web.Request) -> dict[str, dict[str, Any]]:
+async def _models(request: web.Request) -> dict[str, dict[str, Any]]:
     replica = request.app[REPLICA]
     loaded = replica.ready()
-    adapters = sorted(loaded.engine.state().adapters, key=lambda info: info.name)
+    state = await asyncio.to_thread(loaded.engine.state)
+    adapters = sorted(state.adapters, key=lambda info: info.name)
     base = _model(replica, replica.base_name, loaded.max_model_len, None)
     return {replica.base_name: base} | {
         info.name: _model(replica, info.name, loaded.max_model_len, info) for info in adapters

@@ -1,4 +1,4 @@
-"""From the engine's thread to asyncio: a burst of events crosses by one wake-up of the loop.
+"""From the engine's news to asyncio: a burst of events crosses by one wake-up of the loop.
 
 Ownership: a Mailbox belongs to one HTTP request; every engine request that posts into it is aborted
 by Generation.close (generation.py), and events that come later are dropped.
@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from inference.errors import EngineError
-from inference.model_spec import ModelSpec
 from inference.request import AdapterInfo, EngineState, Event, GenerateRequest
 
 Posted = tuple[int, Event | EngineError]
@@ -19,10 +18,11 @@ Posted = tuple[int, Event | EngineError]
 class ServingEngine(Protocol):
     """What the front needs of an engine. All of it is called from other threads than the loop's."""
 
-    @property
-    def spec(self) -> ModelSpec: ...
-
-    def submit(self, request: GenerateRequest, on_event: Callable[[Event], None]) -> None: ...
+    def submit(
+        self, request: GenerateRequest, on_event: Callable[[Event | EngineError], None]
+    ) -> None:
+        """A refusal is raised, or comes as an EngineError in place of events."""
+        ...
 
     def abort(self, request_id: str) -> None: ...
 
@@ -60,7 +60,7 @@ class Bridge:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._crossing: deque[tuple[Mailbox, int, Event]] = deque()
+        self._crossing: deque[tuple[Mailbox, int, Event | EngineError]] = deque()
         self._is_waking = False
         self._open: set[Mailbox] = set()
 
@@ -77,7 +77,7 @@ class Bridge:
     def close(self, mailbox: Mailbox) -> None:
         self._open.discard(mailbox)
 
-    def post(self, mailbox: Mailbox, number: int, event: Event) -> None:
+    def post(self, mailbox: Mailbox, number: int, event: Event | EngineError) -> None:
         self._crossing.append((mailbox, number, event))
         if not self._is_waking:
             self._is_waking = True

@@ -6,26 +6,25 @@ process that loads (/health 200) from one that hangs.
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
 from inference.config import ServeConfig
+from inference.engine_process import LOG_FORMAT
 from inference.errors import EngineError, ErrorCode
 from inference.metrics import FrontMetrics
 from inference.server.app import make_app
 from inference.server.bridge import Bridge
 from inference.server.model_folder import ModelFolder
+from inference.server.remote_engine import RemoteEngine
 from inference.server.replica import DRAINING, Loaded, Replica
-
-if TYPE_CHECKING:
-    from inference.engine import Engine
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +34,7 @@ EXIT_ENGINE_DIED = 1
 
 def serve(config: ServeConfig) -> int:
     """Runs until a signal. The exit status: 0 after a signal, 2 when it could not start."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     logging.getLogger("aiohttp").setLevel(logging.WARNING)
     return asyncio.run(_serve(config))
 
@@ -58,7 +57,7 @@ async def _serve(config: ServeConfig) -> int:
 
 
 class Process:
-    """Owns the sockets, the engine and its thread; close() gives all of them back."""
+    """Owns the sockets and the engine's process; close() gives all of them back."""
 
     def __init__(self, config: ServeConfig) -> None:
         self._config = config
@@ -72,8 +71,8 @@ class Process:
             lingering_time=1.0,
         )
         self._site: web.TCPSite | None = None
-        self._engine: Engine | None = None
-        self._thread: threading.Thread | None = None
+        self._engine: RemoteEngine | None = None
+        self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._engine_died = False
         self._is_hurried = False
@@ -90,9 +89,8 @@ class Process:
         await self._site.start()
 
     async def run(self) -> int:
-        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
+            self._loop.add_signal_handler(number, self._on_signal)
         loading, stopping = self._start_load(), asyncio.create_task(self._stop.wait())
         first: set[asyncio.Future[Any]] = {loading, stopping}
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
@@ -102,7 +100,6 @@ class Process:
             self.replica.loaded = loading.result()
         except (EngineError, OSError) as error:
             return _fail(_one_line(error))
-        self._start_loop(loop)
         where = f"http://{self._config.host}:{self.port}"
         print(f"ready: {self._config.base_name} on {where}", flush=True)
         await stopping
@@ -114,9 +111,7 @@ class Process:
         self.replica.is_draining = True
         await self._runner.cleanup()
         if self._engine is not None:
-            self._engine.stop()
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join, 10.0)
+            await asyncio.to_thread(self._engine.stop)
 
     def _on_signal(self) -> None:
         """The first asks to end in order, the second to end now."""
@@ -143,30 +138,15 @@ class Process:
     def _load(self) -> Loaded:
         """Raises EngineError: what in the model or an adapter cannot be served."""
         folder = ModelFolder.load(self._config.engine.model_path)
-        # Here, because it imports torch: what is wrong before this line is answered in a moment.
-        from inference.engine import Engine
-
-        self._engine = engine = Engine(self._config.engine)
-        for name, path in self._config.lora_paths:
-            info = engine.load_adapter(name, path)
-            log.info("adapter %s: rank %d, digest %s", name, info.rank, info.digest)
+        self._engine = engine = RemoteEngine(self._config.engine, self._config.lora_paths)
+        engine.start(self._tell_of_death)
         self.replica.metrics.watch(engine)
-        return Loaded(folder, engine, engine.state().max_model_len)
+        return Loaded(folder, engine, engine.max_model_len)
 
-    def _start_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        assert self._engine is not None
-        run: Callable[[], None] = self._engine.run
-
-        def guarded() -> None:
-            try:
-                run()
-            # Whatever it was: say so, answer everybody, and let the supervisor start anew.
-            except Exception:
-                log.exception("the engine's loop died")
-                loop.call_soon_threadsafe(self._on_engine_death)
-
-        self._thread = threading.Thread(target=guarded, name="engine", daemon=True)
-        self._thread.start()
+    def _tell_of_death(self) -> None:
+        """By a thread of the engine's; the event loop may be over."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._on_engine_death)
 
     def _on_engine_death(self) -> None:
         self._engine_died = True

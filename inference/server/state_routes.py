@@ -1,5 +1,6 @@
 """/health, /ready, /state, /tokenize, /metrics: what the router, the supervisor and people ask."""
 
+import asyncio
 from dataclasses import asdict
 
 from aiohttp import web
@@ -27,11 +28,12 @@ async def ready(request: web.Request) -> web.Response:
 async def state(request: web.Request) -> web.Response:
     """EngineState; model is the name under which the base is served."""
     replica = request.app[REPLICA]
-    return json_response(asdict(replica.ready().engine.state()) | {"model": replica.base_name})
+    found = await asyncio.to_thread(replica.ready().engine.state)
+    return json_response(asdict(found) | {"model": replica.base_name})
 
 
 async def metrics(request: web.Request) -> web.Response:
-    body = request.app[REPLICA].metrics.render()
+    body = await asyncio.to_thread(request.app[REPLICA].metrics.render)
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
 

@@ -1,5 +1,6 @@
 """The process: its command line, its start, its end."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -160,19 +161,47 @@ def test_while_it_loads_it_says_so_and_can_be_stopped(base: Path) -> None:
         assert process.stdout is not None and process.stdout.read() == b""
 
 
-def test_a_dead_loop_ends_the_process(base: Path) -> None:
-    """So that the supervisor starts a new one; a process that only looks alive serves nobody."""
-    code = (
-        "import sys; from inference.engine import Engine; from inference.server.serve import serve;"
-        "from inference.config import parse_arguments; Engine.run = lambda self: 1 / 0;"
-        "sys.exit(serve(parse_arguments(sys.argv[1:])))"
-    )
-    flags = ["serve", "--model-path", str(base), "--port", "0", *SMALL]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *flags], cwd=ROOT_DIR, capture_output=True, timeout=60
-    )
-    assert done.returncode == 1
-    assert b"ZeroDivisionError" in done.stderr
+def engine_pid(replica: Server) -> int:
+    """Of the process that the front started, by whichever of its threads."""
+    assert replica.process is not None
+    threads = Path(f"/proc/{replica.process.pid}/task").glob("*/children")
+    (child,) = " ".join(path.read_text() for path in threads).split()
+    return int(child)
+
+
+def is_running(process: Path) -> bool:
+    """process: below /proc. One that nobody has buried yet does not run."""
+    try:
+        return (process / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_dead_engine_ends_the_process(base: Path) -> None:
+    """Streams learn it, and a supervisor starts a new one: what only looks alive serves nobody."""
+    replica = start_replica("--model-path", str(base))
+    with replica.openai() as client:
+        stream = client.chat.completions.create(
+            model="tiny", messages=HI, n=16, stream=True, extra_body={"ignore_eos": True}
+        )
+        next(iter(stream))
+        os.kill(engine_pid(replica), signal.SIGKILL)
+        with pytest.raises(openai.APIError, match="engine stopped"):
+            for _ in stream:
+                pass
+    assert exit_status(replica) == 1
+
+
+def test_the_engine_ends_with_its_front(base: Path) -> None:
+    replica = start_replica("--model-path", str(base))
+    assert replica.process is not None
+    engine = Path(f"/proc/{engine_pid(replica)}")
+    replica.process.kill()
+    assert exit_status(replica) == -signal.SIGKILL
+    deadline = time.monotonic() + 30
+    while is_running(engine):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_sigterm_lets_streams_finish(base: Path) -> None:
