@@ -10,6 +10,7 @@ from functools import cache
 import torch
 
 from kernels.bench.workloads import Group, Pool, make_pool
+from kernels.lora.table import MAX_DECODE_TOKENS
 
 # Llama-3.1-8B's projection groups.
 LAYER = {
@@ -23,7 +24,6 @@ POINTS = ((1, 1), (64, 1), (64, 16), (64, 64), (256, 16), (256, 64), (256, 256),
 RANKS = (8, 16, 32, 64)
 GRID_TOKENS = (1, 8, 32, 64, 128, 256)
 GRID_ADAPTERS = (1, 4, 16, 64)
-MAX_DECODE_TOKENS = 256
 
 # Nearly three times the L2 cache of an H200.
 ROTATED_BYTES = 160 * 2**20

@@ -25,6 +25,7 @@ class LoraWeights:
 
     a [NP, NS, PR, H]: rank rows of A, one block a slice. b [NP, PR, N]: rank rows of Bᵀ, all slices
     side by side. Any stride between pages; the last dimension is contiguous. Rows must be finite.
+    On CUDA PR is a power of two, at most 128.
     slice_sizes: NS widths of the group's slices, at most three; their sum is N.
     column: the first slice's column in LoraBatch.scales; slice s has column + s.
     row_scales [NP, NS, PR] fp32, contiguous: with rows stored in float8_e4m3fn, what the product of
