@@ -94,6 +94,7 @@ def test_bad_arguments_say_expected_and_got() -> None:
         assert weights.row_scales is not None
         dataclasses.replace(weights, row_scales=weights.row_scales[:, :2])
     with pytest.raises(ValueError, match=r"row_scales: expected a contiguous tensor"):
+        assert weights.row_scales is not None
         dataclasses.replace(weights, row_scales=weights.row_scales.mT.contiguous().mT)
     with pytest.raises(ValueError, match=r"x: expected dtype torch.float32 or"):
         shrink(x.double(), weights, pool.batch)

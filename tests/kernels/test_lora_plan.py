@@ -8,11 +8,21 @@ from kernels.lora.plan import plan_tiles
 from kernels.lora.sizes import MMA_ROWS, NOBODY
 from tests.kernels.conftest import HAS_CUDA
 
+# The interpreter is for machines without CUDA.
+DEVICES = [
+    pytest.param("cpu", marks=pytest.mark.skipif(HAS_CUDA, reason="with CUDA it runs there")),
+    pytest.param(
+        "cuda",
+        marks=[pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")],
+    ),
+]
+
 
 @pytest.mark.parametrize("rows_per_page", [1, 4, 8, 16, 32])
 @pytest.mark.parametrize("num_tokens", [21, 300])
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_slots_rows_begin_where_a_step_of_the_tensor_cores_does(
-    num_tokens: int, rows_per_page: int
+    num_tokens: int, rows_per_page: int, device: str
 ) -> None:
     """Or its sums would be cut another way in other company: the bits would depend on it."""
     pool = make_pool(
@@ -20,11 +30,13 @@ def test_a_slots_rows_begin_where_a_step_of_the_tensor_cores_does(
         token_slots("uniform", num_tokens, 6),
         ranks := slot_ranks("mixed-ranks", 6, 33),
         rows_per_page=rows_per_page,
-        device="cuda" if HAS_CUDA else "cpu",
+        device=device,
     )
     plan = plan_tiles(pool.batch, rows_per_page)
     size = plan.sizes.tokens_per_tile
-    tiles = zip(plan.entries.tolist(), plan.num_pages.tolist(), plan.slots.split(size), strict=True)
+    tiles = zip(
+        plan.entries.tolist(), plan.num_pages.tolist(), torch.split(plan.slots, size), strict=True
+    )
     for entries, count, slots in tiles:
         pages = [(entry >> 16 & 0xFFFF, entry >> 8 & 0xFF, entry & 0xFF) for entry in entries]
         listed: dict[int, list[tuple[int, int]]] = {}
@@ -41,8 +53,8 @@ def test_a_slots_rows_begin_where_a_step_of_the_tensor_cores_does(
         assert count * rows_per_page % MMA_ROWS == 0
 
 
-def test_tokens_are_walked_by_slot_as_they_came() -> None:
-    device = "cuda" if HAS_CUDA else "cpu"
+@pytest.mark.parametrize("device", DEVICES)
+def test_tokens_are_walked_by_slot_as_they_came(device: str) -> None:
     for num_tokens in (1, 40, 257):
         slots = token_slots("uniform", num_tokens, 6)
         pool = make_pool((Group(16, (16,)),), slots, [8] * 6, device=device)

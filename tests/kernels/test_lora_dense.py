@@ -1,0 +1,49 @@
+"""The gathered rows of the CPU's form: when they are kept, and when gathered anew."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from kernels.bench.workloads import token_slots
+from kernels.lora import ActivePages, add_lora
+from tests.kernels.test_lora import CPU, NUM_SLOTS, inputs, naive, pool_for
+from tests.kernels.tolerances import assert_close
+
+
+def test_rows_are_kept_while_the_adapters_are_the_same() -> None:
+    pool = pool_for("uniform", CPU)
+    pages, versions = ActivePages(pool.weights), dict.fromkeys(range(NUM_SLOTS), "v1")
+    first = pages.bind(pool.batch, versions).dense
+    again = pages.bind(pool.batch, dict(versions)).dense
+    assert first is not None and again is not None
+    assert first.rows is again.rows
+    fewer = token_slots("uniform", 11, 2)
+    batch = dataclasses.replace(pool.batch, token_slot=torch.tensor(fewer, dtype=torch.int32))
+    subset = pages.bind(batch, {0: "v1", 1: "v1"}).dense
+    assert subset is not None and subset.rows is first.rows
+
+
+def test_a_slot_with_new_content_is_gathered_anew() -> None:
+    pool = pool_for("identical", CPU)
+    weights, pages = pool.weights[0], ActivePages(pool.weights)
+    pages.bind(pool.batch, {0: "old"})
+    owned = pool.batch.page_owner == 0
+    weights.a[owned] *= -2.0
+    x, y = inputs(pool, weights)
+    want = naive(y, x, weights, pool.batch)
+    add_lora(y, x, weights, pages.bind(pool.batch, {0: "new"}))
+    assert_close(y, want)
+
+
+def test_a_token_whose_adapter_is_not_active_is_refused() -> None:
+    pool = pool_for("distinct", CPU)
+    with pytest.raises(
+        ValueError, match=r"slots of tokens: expected active ones \[0, 1\], got \[2"
+    ):
+        ActivePages(pool.weights).bind(pool.batch, {0: "v", 1: "v"})
+
+
+def test_unknown_workload_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected one of none, .* got zigzag"):
+        token_slots("zigzag", 4, 2)
