@@ -12,7 +12,7 @@ token: charging is O(1), a turn O(log n), whatever waits.
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
-from enum import Enum
+from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import count, islice
 from typing import Generic, TypeVar
@@ -25,16 +25,19 @@ MAX_REMEMBERED = 1024
 Order = tuple[float, int, float, int]
 
 
-class Lane(Enum):
-    """What the first of a queue waits for beside its turn."""
+class Lane(IntEnum):
+    """What a queue waits for beside its turn.
 
-    BASE = "nothing"
-    LEASED = "nothing: its adapter is on the device and held there by others"
-    UNLEASED = "room for its adapter on the device"
-    AWAY = "its adapter's bytes"
+    BASE: nothing. LEASED: nothing, others hold its adapter on the device. UNLEASED: room for its
+    adapter on the device. AWAY: its adapter's bytes; who only waits for those is not active.
+    """
+
+    BASE = 0
+    LEASED = 1
+    UNLEASED = 2
+    AWAY = 3
 
 
-# Who waits in one of these could be served, and counts among the active.
 ACTIVE = (Lane.BASE, Lane.LEASED, Lane.UNLEASED)
 
 
@@ -52,7 +55,7 @@ class Member:
 
     @property
     def is_active(self) -> bool:
-        return any(lane in self.places for lane in ACTIVE)
+        return len(self.places) > (Lane.AWAY in self.places)
 
 
 M = TypeVar("M", bound=Member)
@@ -63,23 +66,22 @@ class Turns(Generic[M]):
 
     def __init__(self) -> None:
         self.members: dict[Hashable, M] = {}
-        self._lanes: dict[Lane, list[tuple[float, int, M]]] = {lane: [] for lane in Lane}
+        self._lanes: tuple[list[tuple[float, int, M]], ...] = ([], [], [], [])
         self._floor = 0.0
         self._ahead: list[tuple[float, int, M]] = []
 
     def lowest(self) -> float:
         """The lowest counter of the active; of the last of them when there are none. Only grows."""
-        firsts = (next(self.in_order(lane), None) for lane in ACTIVE if self._lanes[lane])
-        return min((first.counter for first in firsts if first), default=self._floor)
+        firsts = [self._settled(lane, 0).counter for lane in ACTIVE if self._lanes[lane]]
+        return min(firsts, default=self._floor)
+
+    def first(self, lane: Lane) -> M | None:
+        return self._settled(lane, 0) if self._lanes[lane] else None
 
     def in_order(self, lane: Lane) -> Iterator[M]:
         """Members of the lane, lowest counter first; nothing may join or leave meanwhile."""
-        entries = self._lanes[lane]
-        for index in range(len(entries)):
-            while entries[index][0] < entries[index][2].counter:
-                member = entries.pop(index)[2]
-                self._place(member, lane)
-            yield entries[index][2]
+        for index in range(len(self._lanes[lane])):
+            yield self._settled(lane, index)
 
     def join(self, member: M, lane: Lane) -> None:
         if lane in member.places:
@@ -91,24 +93,25 @@ class Turns(Generic[M]):
     def leave(self, member: M, lane: Lane) -> None:
         if lane not in member.places:
             return
-        self._floor = self.lowest()
         entries = self._lanes[lane]
         del entries[bisect_left(entries, (member.places.pop(lane), member.number))]
+        if lane is not Lane.AWAY and not any(self._lanes[active] for active in ACTIVE):
+            self._floor = max(self._floor, member.counter)
 
     def retire(self, member: M) -> None:
         """Nothing of it is left in the engine: forgotten, unless it is ahead of the others."""
-        self._floor = self.lowest()
+        lowest = self.lowest()
         heappush(self._ahead, (member.counter, member.number, member))
         while self._ahead:
             counter, _, idle = self._ahead[0]
-            if counter > self._floor and len(self._ahead) <= MAX_REMEMBERED:
+            if counter > lowest and len(self._ahead) <= MAX_REMEMBERED:
                 return
             heappop(self._ahead)
             if idle.num_live == 0 and idle.counter == counter:
                 self.members.pop(idle.key, None)
 
     def check_integrity(self) -> None:
-        for lane, entries in self._lanes.items():
+        for lane, entries in zip(Lane, self._lanes, strict=True):
             assert entries == sorted(entries, key=lambda e: e[:2]), "a lane is out of order"
             standing = {key for key, member in self.members.items() if lane in member.places}
             assert {e[2].key for e in entries} == standing, "a member is lost or forgotten"
@@ -118,6 +121,16 @@ class Turns(Generic[M]):
     def _place(self, member: M, lane: Lane) -> None:
         member.places[lane] = member.counter
         insort(self._lanes[lane], (member.counter, member.number, member))
+
+    def _settled(self, lane: Lane, index: int) -> M:
+        """The member at index, after those whose counters have grown past it have moved on."""
+        entries = self._lanes[lane]
+        place, _, member = entries[index]
+        while place < member.counter:
+            del entries[index]
+            self._place(member, lane)
+            place, _, member = entries[index]
+        return member
 
 
 class Queue(Member):
@@ -132,6 +145,11 @@ class Queue(Member):
     @property
     def head(self) -> Sequence:
         return next(iter(self.waiting.values()))
+
+    @property
+    def order(self) -> Order:
+        """Sorts queues by turn: the tenant's counter, then the adapter's; ties by first arrival."""
+        return (self.tenant.counter, self.tenant.number, self.counter, self.number)
 
 
 class Tenant(Member):
@@ -155,13 +173,13 @@ class FairQueue:
 
     def enter(self, sequence: Sequence) -> None:
         """Its tenant's weight is this request's from now on."""
-        queue = self._queue(sequence)
+        queue = self._queue(sequence.request.tenant, sequence.digest)
         queue.tenant.weight = sequence.request.weight
         queue.num_live += 1
         queue.tenant.num_live += 1
 
     def end(self, sequence: Sequence) -> None:
-        queue = self._queue(sequence)
+        queue = self.queue_of(sequence)
         queue.num_live -= 1
         queue.tenant.num_live -= 1
         if queue.num_live == 0:
@@ -171,14 +189,14 @@ class FairQueue:
 
     def add(self, sequence: Sequence, lane: Lane) -> None:
         """At the end of its queue. lane: of its adapter, as move would be told now."""
-        queue = self._queue(sequence)
+        queue = self.queue_of(sequence)
         queue.waiting[sequence.request_id] = sequence
         self._queues.setdefault(queue.digest, {})[queue] = None
         self.move(queue.digest, lane)
         self._join(queue, lane)
 
     def remove(self, sequence: Sequence) -> None:
-        queue = self._queue(sequence)
+        queue = self.queue_of(sequence)
         del queue.waiting[sequence.request_id]
         if queue.waiting:
             return
@@ -205,26 +223,25 @@ class FairQueue:
         """Everything that waits for this adapter."""
         return [s for queue in self._queues.get(digest, ()) for s in queue.waiting.values()]
 
-    def heads(self, lane: Lane, max_queues: int | None = None) -> Iterator[Sequence]:
-        """The first of each queue in the order of turns; max_queues of one tenant."""
-        for tenant in self._tenants.in_order(lane):
-            for queue in islice(tenant.queues.in_order(lane), max_queues):
-                yield queue.head
+    def first(self, lane: Lane) -> Queue | None:
+        """The lane's queue whose turn is next."""
+        tenant = self._tenants.first(lane)
+        return None if tenant is None else tenant.queues.first(lane)
 
-    def order(self, sequence: Sequence) -> Order:
-        """Sorts sequences by turn: the tenant's counter, then its adapter's; ties by arrival."""
-        queue = self._queue(sequence)
-        return (queue.tenant.counter, queue.tenant.number, queue.counter, queue.number)
+    def in_order(self, lane: Lane, max_queues: int | None = None) -> Iterator[Queue]:
+        """The lane's queues in the order of turns; max_queues of one tenant."""
+        for tenant in self._tenants.in_order(lane):
+            yield from islice(tenant.queues.in_order(lane), max_queues)
+
+    def queue_of(self, sequence: Sequence) -> Queue:
+        """The queue of a sequence between enter and end, also while it does not wait."""
+        return self._tenants.members[sequence.request.tenant].queues.members[sequence.digest]
 
     def charge(self, sequence: Sequence, units: int) -> None:
         """Service that its tenant and, within it, its adapter received."""
-        queue = self._queue(sequence)
+        queue = self.queue_of(sequence)
         queue.tenant.counter += units / queue.tenant.weight
         queue.counter += units
-
-    def counter(self, sequence: Sequence) -> float:
-        """Its tenant's counter."""
-        return self._queue(sequence).tenant.counter
 
     def check_integrity(self, live: list[Sequence], waiting: list[Sequence]) -> None:
         """Raises AssertionError unless queues, lanes and counts agree with the sequences."""
@@ -242,11 +259,11 @@ class FairQueue:
             lanes = {self._lane_by_digest[queue.digest]} if queue.waiting else set()
             assert set(queue.places) == lanes, "a queue is in the wrong lane"
 
-    def _queue(self, sequence: Sequence) -> Queue:
-        name, digest = sequence.request.tenant, sequence.digest
-        tenant = self._tenants.members.get(name)
+    def _queue(self, tenant_name: str, digest: str | None) -> Queue:
+        tenant = self._tenants.members.get(tenant_name)
         if tenant is None:
-            tenant = self._tenants.members[name] = Tenant(name, next(self._numbers))
+            tenant = Tenant(tenant_name, next(self._numbers))
+            self._tenants.members[tenant_name] = tenant
         queue = tenant.queues.members.get(digest)
         if queue is None:
             queue = Queue(digest, next(self._numbers), tenant)
@@ -259,5 +276,5 @@ class FairQueue:
 
     def _leave(self, queue: Queue, lane: Lane) -> None:
         queue.tenant.queues.leave(queue, lane)
-        if next(queue.tenant.queues.in_order(lane), None) is None:
+        if queue.tenant.queues.first(lane) is None:
             self._tenants.leave(queue.tenant, lane)

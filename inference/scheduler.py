@@ -69,13 +69,15 @@ class Scheduler:
         self.num_cached_tokens = 0
         self._limits = limits
         self._waiting = Waiting(adapters)
+        # Their grammar is being compiled: not in anybody's way, and not yet in turn.
+        self.preparing: dict[str, Sequence] = {}
         self._running: dict[str, Sequence] = {}
         self._copies: list[Adapter] = []
         self._new_blocks: list[int] = []
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self.preparing)
 
     @property
     def num_running(self) -> int:
@@ -84,14 +86,23 @@ class Scheduler:
     def __iter__(self) -> Iterator[Sequence]:
         yield from self._running.values()
         yield from self._waiting
+        yield from self.preparing.values()
 
     def find(self, request_id: str) -> Sequence | None:
-        return self._running.get(request_id) or self._waiting.find(request_id)
+        found = self._running.get(request_id) or self._waiting.find(request_id)
+        return found or self.preparing.get(request_id)
 
     def add(self, sequence: Sequence) -> None:
         if sequence.digest is not None:
             self.adapters.claim(sequence.digest)
-        self._waiting.add(sequence)
+        if sequence.grammar is None:
+            self._waiting.add(sequence)
+        else:
+            self.preparing[sequence.request_id] = sequence
+
+    def prepared(self, sequence: Sequence) -> None:
+        """Its matcher is there: it may be admitted."""
+        self._waiting.add(self.preparing.pop(sequence.request_id))
 
     def waiting_for_host(self) -> dict[str, list[Sequence]]:
         """Sequences whose adapter has to come from disk first, by its digest: those next in turn,
@@ -101,9 +112,10 @@ class Scheduler:
 
     def finish(self, sequence: Sequence) -> Adapter | None:
         """Takes the sequence out and gives back all it holds; an adapter that is gone with it."""
-        if self._running.pop(sequence.request_id, None) is None:
-            self._waiting.remove(sequence)
-        self._waiting.end(sequence)
+        if self.preparing.pop(sequence.request_id, None) is None:
+            if self._running.pop(sequence.request_id, None) is None:
+                self._waiting.remove(sequence)
+            self._waiting.end(sequence)
         self._release_blocks(sequence)
         if sequence.digest is None:
             return None
@@ -149,7 +161,8 @@ class Scheduler:
                 held = int(sequence.slot is not None)
                 leases[sequence.digest] = leases.get(sequence.digest, 0) + held
         self.adapters.check_integrity(claims, leases)
-        self._waiting.check_integrity(list(self))
+        queued = [s for s in self if s.request_id not in self.preparing]
+        self._waiting.check_integrity(queued)
         assert self.num_running <= self._limits.max_num_seqs, "too many sequences run"
 
     def _grow(self, sequence: Sequence, num_tokens: int, work: dict[str, Work]) -> bool:
@@ -158,6 +171,8 @@ class Scheduler:
             return False
         wanted = self.cache.num_blocks_for(sequence.num_computed + num_tokens)
         missing = wanted - len(sequence.blocks)
+        if missing <= 0:
+            return True
         while missing > self.cache.num_free:
             victim = self._victim()
             self._preempt(victim)
@@ -175,11 +190,10 @@ class Scheduler:
         return max(others, key=lambda s: (self._waiting.counter(s), s.arrival), default=oldest)
 
     def _take_blocks(self, sequence: Sequence, num_blocks: int) -> None:
-        if num_blocks > 0:
-            blocks = self.cache.allocate(num_blocks)
-            assert blocks is not None, "room was checked before"
-            sequence.blocks.extend(blocks)
-            self._new_blocks.extend(blocks)
+        blocks = self.cache.allocate(num_blocks)
+        assert blocks is not None, "room was checked before"
+        sequence.blocks.extend(blocks)
+        self._new_blocks.extend(blocks)
 
     def _preempt(self, sequence: Sequence) -> None:
         """Before its tenant's others, to compute again. The lease stays: slots are not KV."""

@@ -87,14 +87,14 @@ class Waiting:
 
     def counter(self, sequence: Sequence) -> float:
         """Its tenant's: the weighted service so far."""
-        return self._queue.counter(sequence)
+        return self._queue.queue_of(sequence).tenant.counter
 
     def away(self) -> dict[str, list[Sequence]]:
         """Sequences whose adapter has to come from disk first, by its digest, those next in turn
         first; no more than MAX_READS adapters.
         """
-        heads = list(islice(self._queue.heads(Lane.AWAY, MAX_READS_OF_TENANT), MAX_READS))
-        digests = dict.fromkeys(head.digest for head in heads if head.digest is not None)
+        queues = list(islice(self._queue.in_order(Lane.AWAY, MAX_READS_OF_TENANT), MAX_READS))
+        digests = dict.fromkeys(queue.digest for queue in queues if queue.digest is not None)
         for digest in digests:
             self.adapter_moved(digest)
         return {d: self._queue.of_adapter(d) for d in digests if self._is_away(d)}
@@ -108,14 +108,12 @@ class Waiting:
         if self._overdue is not None and self._is_ready(self._overdue):
             return self._overdue
         lanes = (Lane.BASE,) if self._overdue else (Lane.BASE, Lane.LEASED)
-        found = [(self._queue.order(s), s) for lane in lanes for s in self._first(lane)]
+        firsts = [self._queue.first(lane) for lane in lanes]
+        found = [(queue.order, queue.head) for queue in firsts if queue is not None]
         found += [(self._order_preempted(s), s) for s in self._preempted.values()]
-        best = min(found, key=lambda each: each[0], default=None)
-        if self._overdue is None:
-            placed = self._first_with_room(None if best is None else best[0])
-            if placed is not None:
-                return placed
-        return None if best is None else best[1]
+        before, best = min(found, key=lambda each: each[0], default=(None, None))
+        placed = self._first_with_room(before) if self._overdue is None else None
+        return placed or best
 
     def admitted(self, needed_adapter: bool) -> None:
         """What next() returned was admitted. needed_adapter: it had no lease before."""
@@ -134,12 +132,10 @@ class Waiting:
         for sequence in self._sequences.values():
             assert sequence.slot is None, "a lease before admission"
 
-    def _first(self, lane: Lane) -> Iterator[Sequence]:
-        return islice(self._queue.heads(lane), 1)
-
     def _order_preempted(self, sequence: Sequence) -> Order:
         """Before all others of its tenant; the older first."""
-        return (*self._queue.order(sequence)[:2], -1.0, sequence.arrival)
+        tenant = self._queue.queue_of(sequence).tenant
+        return (tenant.counter, tenant.number, -1.0, sequence.arrival)
 
     def _first_with_room(self, before: Order | None) -> Sequence | None:
         """The first whose adapter can be placed now, of those whose turn is before that one's."""
@@ -159,11 +155,14 @@ class Waiting:
         is_full = self._adapters.num_active >= self._adapters.max_active
         if len(self._blocked) >= (1 if is_full else MAX_LOOKS):
             return None
-        for head in self._queue.heads(Lane.UNLEASED, MAX_LOOKS_OF_TENANT):
-            if before is not None and self._queue.order(head) > before:
+        if not self._blocked:
+            first = self._queue.first(Lane.UNLEASED)
+            return None if first is None or (before and first.order > before) else first.head
+        for queue in self._queue.in_order(Lane.UNLEASED, MAX_LOOKS_OF_TENANT):
+            if before is not None and queue.order > before:
                 return None
-            if head.request_id not in self._blocked:
-                return head
+            if queue.head.request_id not in self._blocked:
+                return queue.head
         return None
 
     def _is_ready(self, sequence: Sequence) -> bool:
