@@ -1,4 +1,7 @@
-"""How kernels are launched beside each other."""
+"""How kernels are launched beside each other.
+
+A device has one second stream: what several streams fork to it runs there in turn. From one thread.
+"""
 
 import contextlib
 import functools

@@ -42,7 +42,8 @@ def attention(
     each sequence after them. Were they not what the device has, rows of this step would be wrong,
     and nothing else. Returns a new [T, HQ, D].
     """
-    _check(q, k_cache, v_cache, block_tables, query_start, context_lens)
+    _check_heads(q, k_cache, v_cache)
+    _check_lengths(q.device, block_tables, query_start, context_lens)
     _check_hints(q, k_cache, block_tables, num_decodes, max_decode_context, prefills)
     step = (q, k_cache, v_cache, block_tables, query_start, context_lens, scale)
     if not q.is_cuda:
@@ -91,14 +92,7 @@ def _packed(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
 
 
-def _check(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    query_start: torch.Tensor,
-    context_lens: torch.Tensor,
-) -> None:
+def _check_heads(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
     expect_dtype("q", q, *FLOATS)
     expect_shape("q", q, ("T", "HQ", "D"))
     expect_shape("k_cache", k_cache, ("NB", "BS", "HKV", q.shape[2]))
@@ -107,18 +101,26 @@ def _check(
     is_multiple = num_kv_heads > 0 and num_heads % num_kv_heads == 0
     expect(is_multiple, "HQ", f"a multiple of HKV = {num_kv_heads}", num_heads)
     expect(q.shape[2] <= MAX_HEAD_DIM, "head dim", f"at most {MAX_HEAD_DIM}", q.shape[2])
-    num_seqs = block_tables.shape[0]
-    expect_shape("block_tables", block_tables, (num_seqs, "max_blocks"))
-    expect_shape("query_start", query_start, (num_seqs + 1,))
-    expect_shape("context_lens", context_lens, (num_seqs,))
     for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache)):
         expect_dtype(name, tensor, q.dtype)
         expect_device(name, tensor, q.device)
         expect_contiguous(name, tensor)
+
+
+def _check_lengths(
+    device: torch.device,
+    block_tables: torch.Tensor,
+    query_start: torch.Tensor,
+    context_lens: torch.Tensor,
+) -> None:
+    expect_shape("block_tables", block_tables, ("B", "max_blocks"))
+    num_seqs = block_tables.shape[0]
+    expect_shape("query_start", query_start, (num_seqs + 1,))
+    expect_shape("context_lens", context_lens, (num_seqs,))
     ids = (("block_tables", block_tables), ("query_start", query_start))
     for name, tensor in (*ids, ("context_lens", context_lens)):
         expect_dtype(name, tensor, torch.int32)
-        expect_device(name, tensor, q.device)
+        expect_device(name, tensor, device)
         expect_contiguous(name, tensor)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from kernels.launch import beside, fork, join
 from kernels.lora import reference
-from kernels.lora.batch import DenseBatch, DenseRows, LoraBatch, LoraWeights, TilePlan
+from kernels.lora.batch import LoraBatch, LoraWeights, TilePlan
 from kernels.lora.checks import check_base, check_h, check_x, check_y
 from kernels.lora.dense import ActivePages, dense_expand, dense_shrink
 from kernels.lora.shrunk import Shrunk
@@ -20,8 +20,6 @@ from kernels.lora.table import shrinks_first
 
 __all__ = [
     "ActivePages",
-    "DenseBatch",
-    "DenseRows",
     "LoraBatch",
     "LoraWeights",
     "Shrunk",
