@@ -7,6 +7,7 @@ import torch
 from inference.batch import ForwardBatch
 from inference.lora import LoraStep
 from inference.scheduler import Work
+from inference.transfer import to_device
 
 TOKEN, LENGTH, SLOT = range(3)
 
@@ -46,8 +47,7 @@ class DecodeInputs:
             host[TOKEN, row] = item.sequence.tokens[item.start]
             host[LENGTH, row] = item.start + 1
             host[SLOT, row] = -1 if slot is None else slot
-        # From memory of its own, that nothing overwrites while the copy is under way.
-        self._ints.copy_(_on_host(self._host_ints, self._ints.device), non_blocking=True)
+        self._ints.copy_(to_device(self._host_ints, self._ints.device, torch.int32))
         self._fill_tables(work)
 
     def batch(self, bucket: int, lora: LoraStep | None) -> ForwardBatch:
@@ -83,11 +83,5 @@ class DecodeInputs:
                 values += blocks[known:]
                 self._blocks[row], self._num_blocks[row] = blocks, len(blocks)
         if places:
-            update = _on_host(torch.tensor([places, values]), self._tables.device)
-            sent = update.to(self._tables.device, non_blocking=True)
+            sent = to_device([places, values], self._tables.device)
             self._tables.view(-1)[sent[0]] = sent[1].int()
-
-
-def _on_host(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy that a device may read while the host goes on."""
-    return values.pin_memory() if device.type == "cuda" else values.clone()

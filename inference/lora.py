@@ -12,6 +12,7 @@ import torch
 
 from inference.lora_timer import Clock, cuda_ms, is_sampled
 from inference.model_spec import ModelSpec
+from inference.transfer import to_device
 from kernels.lora import ActivePages, LoraBatch, LoraWeights, add_lora
 
 ROWS_PER_PAGE = 8
@@ -132,12 +133,12 @@ class LoraPool:
         """Copies the adapter to its pages, whole, so that nothing of a former owner is left."""
         for source, page in zip(adapter.pages, pages, strict=True):
             self.pages[page].copy_(source, non_blocking=True)
-        table = self._page_table[slot]
-        table.fill_(-1)
-        table[: len(pages)] = torch.tensor(pages, dtype=torch.int32, device=table.device)
-        self._page_owner[list(pages)] = slot
-        self._ranks[slot] = adapter.rank
-        self._scales[slot].copy_(adapter.scales)
+        table, device = self._page_table[slot], self.pages.device
+        row = [*pages, *[-1] * (len(table) - len(pages))]
+        table.copy_(to_device(row, device, torch.int32))
+        self._page_owner.index_fill_(0, to_device(pages, device), slot)
+        self._ranks[slot].fill_(adapter.rank)
+        self._scales[slot].copy_(to_device(adapter.scales, device, torch.float32))
         self._digests[slot] = adapter.digest
         self._groups[slot] = adapter.groups
 

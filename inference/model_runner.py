@@ -16,6 +16,7 @@ from inference.lora import LoraPool, LoraStep, PackedAdapter
 from inference.models.llama import LlamaModel
 from inference.sampler import Sampled, Sampler
 from inference.scheduler import Plan, Work
+from inference.transfer import to_device
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,4 @@ class ModelRunner:
         return self._ints(rows, torch.int32)
 
     def _ints(self, values: object, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-        device = self.kv.device
-        if device.type == "cpu":
-            return torch.tensor(values, dtype=dtype)
-        return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
+        return to_device(values, self.kv.device, dtype)

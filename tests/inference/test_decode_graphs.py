@@ -68,7 +68,7 @@ def test_the_same_tokens_as_op_by_op(
     user = make_client(base, paths, "abc", **config)
     graphs = use_graph_inputs(user.engine)
     assert answers(user, max_tokens) == want
-    assert max(graphs.num_rows) > 1 and len(graphs.num_rows) > 20
+    assert max(graphs.num_rows) > 1 and len(graphs.num_rows) > 10
     assert (user.engine.stats().num_preemptions > 0) is is_tight
 
 
