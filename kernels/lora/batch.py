@@ -135,6 +135,19 @@ class LoraBatch:
             expect_contiguous(name, getattr(self, name))
         expect_dtype("scales", self.scales, torch.float32)
         expect(self.scales.stride(1) == 1, "scales' last stride", 1, self.scales.stride(1))
+        self._check_bound()
+
+    def _check_bound(self) -> None:
+        """Of this batch's sizes: ids on the device that fit one would reach outside of another."""
+        device = self.scales.device
+        if self.plan is not None:
+            sizes = sizes_of(self, self.plan.sizes.rows_per_page)
+            expect(self.plan.sizes == sizes, "sizes of the plan", sizes, self.plan.sizes)
+            expect_device("plan", self.plan.order, device)
+        if self.dense is not None:
+            hidden = self.dense.hidden
+            expect_shape("tokens of the dense form", hidden, (len(self.token_slot), 1, "RA"))
+            expect_device("dense form", hidden, device)
 
 
 def sizes_of(batch: LoraBatch, rows_per_page: int) -> PlanSizes:

@@ -40,7 +40,7 @@ def check_h(h: Shrunk, weights: LoraWeights, batch: LoraBatch) -> None:
     expect_dtype("h", h.shares, torch.float32, *serving_dtypes(weights))
     expect_device("h", h.shares, weights.b.device)
     if h.listed is not None:
-        sizes = sizes_of(batch, weights.b.shape[1])
+        sizes = batch.plan.sizes if batch.plan else sizes_of(batch, weights.b.shape[1])
         shape = (sizes.num_tiles, num_slices, sizes.block_tokens, sizes.max_rows)
         expect_shape("h listed", h.listed, shape)
         expect_dtype("h listed", h.listed, *serving_dtypes(weights))
@@ -52,23 +52,17 @@ def check_h(h: Shrunk, weights: LoraWeights, batch: LoraBatch) -> None:
 
 
 def _check_batch(weights: LoraWeights, batch: LoraBatch) -> None:
-    """That the batch is of the pool that the group lies in, and what is bound to it of this batch.
-
-    Ids on the device that fit one shape would reach outside in another.
-    """
-    device, num_tokens = weights.a.device, batch.token_slot.shape[0]
-    expect_device("scales", batch.scales, device)
+    """That the batch is of the pool that the group lies in, and what is bound to it too."""
+    expect_device("scales", batch.scales, weights.a.device)
     expect_shape("page_owner", batch.page_owner, (weights.a.shape[0],))
     last, num_columns = weights.column + weights.a.shape[1], batch.scales.shape[1]
     expect(last <= num_columns, "columns of scales", f"at least {last}", num_columns)
     if batch.plan is not None:
-        sizes = sizes_of(batch, weights.a.shape[2])
-        expect(batch.plan.sizes == sizes, "plan bound to the batch", sizes, batch.plan.sizes)
-        expect_device("plan", batch.plan.order, device)
+        planned, rows_per_page = batch.plan.sizes.rows_per_page, weights.a.shape[2]
+        expect(planned == rows_per_page, "rows of a page in the plan", rows_per_page, planned)
     if batch.dense is not None:
         is_bound = weights.column in batch.dense.rows
         expect(is_bound, "groups bound to the batch", f"column {weights.column}", "others")
-        expect_shape("tokens bound to the batch", batch.dense.hidden, (num_tokens, 1, "RA"))
 
 
 def check_base(

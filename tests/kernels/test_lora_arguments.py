@@ -112,17 +112,20 @@ def bad_bindings(pool: Pool) -> dict[str, Callable[[], object]]:
     dense = ActivePages([weights]).bind(pool.batch, versions)
     fewer, narrower = pool.batch.token_slot[1:], pool.batch.page_table[:, :2].contiguous()
     return {
-        "plan bound to the batch: expected PlanSizes(num_tokens=10": lambda: shrink(
+        "sizes of the plan: expected PlanSizes(num_tokens=10": lambda: shrink(
             x[1:], weights, replace(planned, token_slot=fewer)
         ),
         "got PlanSizes(num_tokens=11, num_slots=5, max_pages=8": lambda: shrink(
             x, weights, replace(planned, page_table=narrower)
         ),
-        "tokens bound to the batch: expected shape [10, 1, RA], got [11": lambda: shrink(
+        "tokens of the dense form: expected shape [10, 1, RA], got [11": lambda: shrink(
             x[1:], weights, replace(dense, token_slot=fewer)
         ),
         "groups bound to the batch: expected column 3": lambda: shrink(
             inputs(pool, other)[0], other, dense
+        ),
+        "rows of a page in the plan: expected 8, got 4": lambda: shrink(
+            x, weights, replace(pool.batch, plan=plan_tiles(pool.batch, 4))
         ),
         "groups: expected at least one": lambda: ActivePages([]),
         "columns of groups: expected each once, got [0, 0, 1": lambda: ActivePages(
