@@ -19,6 +19,7 @@ from inference.request import (
 )
 from inference.server.bridge import Bridge, Posted, ServingEngine
 from inference.server.choice import Choice, ChoiceRules, Delta
+from inference.server.share import Share
 
 Step = list[tuple[Choice, Delta]]
 
@@ -45,9 +46,15 @@ class Generation:
     """close() must be called, whatever ended the request: it aborts what still runs."""
 
     def __init__(
-        self, plan: Plan, engine: ServingEngine, bridge: Bridge, metrics: FrontMetrics
+        self,
+        plan: Plan,
+        share: Share,
+        engine: ServingEngine,
+        bridge: Bridge,
+        metrics: FrontMetrics,
     ) -> None:
         self._plan = plan
+        self._share = share
         self._engine = engine
         self._bridge = bridge
         self._metrics = metrics
@@ -75,6 +82,8 @@ class Generation:
                 sampling=sampling,
                 digest=self._plan.digest,
                 cache_salt=self._plan.cache_salt,
+                tenant=self._share.tenant,
+                weight=self._share.weight,
             )
             self._engine.submit(request, partial(self._bridge.post, self._mailbox, choice.index))
             self._running.add(choice.index)

@@ -21,6 +21,7 @@ from inference.server.requests import (
 from inference.server.responses import Envelope
 from inference.server.sampling import Sampling
 from inference.server.shapes import ChatShape, CompletionShape, Shape
+from inference.server.share import read_share
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
@@ -71,7 +72,8 @@ async def _answer(
         model=name,
         fingerprint=plan.digest or "base",
     )
-    generation = Generation(plan, loaded.engine, replica.bridge, replica.metrics)
+    share = read_share(request, asked.cache_salt)
+    generation = Generation(plan, share, loaded.engine, replica.bridge, replica.metrics)
     try:
         generation.submit()
         return await Answer(envelope, shape, asked.streaming, generation).send(request)

@@ -35,7 +35,7 @@ def test_an_adapter_without_room_is_passed_over_and_not_for_ever() -> None:
         machine.submit("loud", output=output, digest=a, weight=1000.0)
     machine.step()
     blocked = machine.submit("quiet", digest=b)
-    passing = []
+    passing: list[Sequence] = []
     while not blocked.is_admitted:
         machine.submit("loud", digest=a, weight=1000.0)
         machine.step()
