@@ -16,6 +16,7 @@ from inference.adapter_pool import AdapterPool
 from inference.adapter_store import AdapterStore
 from inference.config import EngineConfig
 from inference.errors import EngineError, ErrorCode
+from inference.grammar import Grammars
 from inference.kv_cache import KvCache
 from inference.model_runner import ModelRunner, Outcome
 from inference.model_spec import ModelSpec
@@ -73,6 +74,9 @@ class Engine:
         self._scheduler = Scheduler(limits, cache, pool)
         sampler = Sampler(parts.spec.eos_token_ids)
         self._runner = ModelRunner(parts.model, parts.kv, parts.lora, sampler, parts.graphs)
+        self._grammars = Grammars(
+            config.model_path, parts.spec.vocab_size, parts.spec.eos_token_ids, self._wake
+        )
         self._counters = Counters()
         self._seeds = random.Random(config.seed)
         self._aborts: set[str] = set()
@@ -83,6 +87,8 @@ class Engine:
         thread. Raises EngineError when it is refused; then there are no events.
         """
         check_request(request, self.spec.vocab_size, self.max_model_len)
+        constraint = request.sampling.constraint
+        grammar = None if constraint is None else self._grammars.entry(constraint)
         with self._lock:
             if self._is_stopped:
                 raise EngineError(ErrorCode.OVERLOADED, "the engine is stopping")
@@ -92,7 +98,9 @@ class Engine:
             self._check_adapter(request.digest)
             seed = request.sampling.seed
             generator = random.Random(self._seeds.getrandbits(64) if seed is None else seed)
-            self._scheduler.add(Sequence(request, on_event, generator, time.monotonic()))
+            sequence = Sequence(request, on_event, generator, time.monotonic())
+            sequence.grammar = grammar
+            self._scheduler.add(sequence)
             self._lock.notify_all()
 
     def abort(self, request_id: str) -> None:
@@ -153,6 +161,7 @@ class Engine:
         with self._lock:
             self._end_aborted(deliveries)
             self._fetch_missing(deliveries)
+            self._take_grammars(deliveries)
             plan = self._scheduler.schedule()
             packed = [self._adapters.packed(adapter) for adapter in plan.copies]
         if plan.work or plan.copies:
@@ -184,6 +193,7 @@ class Engine:
             for on_event, event in deliveries:
                 _deliver(on_event, event)
             self._adapters.close()
+            self._grammars.close()
 
     def stop(self) -> None:
         """Ends run() after the step at hand; later requests are refused."""
@@ -210,11 +220,15 @@ class Engine:
         if digest is not None and (adapter is None or not adapter.names):
             raise EngineError(ErrorCode.MODEL_NOT_FOUND, f"no adapter {digest} is loaded", "model")
 
+    def _wake(self) -> None:
+        with self._lock:
+            self._lock.notify_all()
+
     def _wait_for_news(self) -> None:
         with self._lock:
             if self._is_stopped or self._aborts or self._scheduler.num_running:
                 return
-            # What waits, waits for a file to be read: that notifies, unless it was just now.
+            # What waits, waits for a file or a grammar: that notifies, unless it was just now.
             self._lock.wait(0.02 if self._scheduler.num_waiting else 0.5)
 
     def _end_aborted(self, deliveries: list[Delivery]) -> None:
@@ -231,8 +245,14 @@ class Engine:
                 self._adapters.fetch(digest)
                 continue
             for sequence in sequences:
-                event = Failed(sequence.request_id, error.code, error.message)
-                self._end(sequence, event, deliveries)
+                self._end(sequence, _failed(sequence, error), deliveries)
+
+    def _take_grammars(self, deliveries: list[Delivery]) -> None:
+        for sequence, error in self._grammars.settle(list(self._scheduler.preparing.values())):
+            if error is None:
+                self._scheduler.prepared(sequence)
+            else:
+                self._end(sequence, _failed(sequence, error), deliveries)
 
     def _take_in(self, plan: Plan, outcome: Outcome, deliveries: list[Delivery]) -> None:
         with self._lock:
@@ -242,9 +262,10 @@ class Engine:
                 samples = work.samples
                 result = next(sampled) if samples else None
                 if result is not None and result.token_id is None:
-                    message = "the model's output is not finite"
-                    event = Failed(work.sequence.request_id, ErrorCode.NON_FINITE_LOGITS, message)
-                    self._end(work.sequence, event, deliveries)
+                    # Without an error: the same work is planned again.
+                    if result.error is not None:
+                        event = _failed(work.sequence, result.error)
+                        self._end(work.sequence, event, deliveries)
                     continue
                 self._scheduler.computed(work)
                 if result is not None:
@@ -282,6 +303,10 @@ class Engine:
             outcome.lora_ms,
             [(w.sequence, w.num_tokens) for w in plan.work if w.sequence.digest is not None],
         )
+
+
+def _failed(sequence: Sequence, error: EngineError) -> Failed:
+    return Failed(sequence.request_id, error.code, error.message, error.param)
 
 
 def _deliver(on_event: OnEvent, event: Event) -> None:

@@ -1,5 +1,6 @@
 """Batches without a server: prompts in, tokens out, on the caller's thread."""
 
+import time
 from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING
@@ -40,7 +41,9 @@ def generate(
         outputs[request_id] = []
         engine.submit(GenerateRequest(request_id, tuple(prompt), chosen, digest), on_event)
     while engine.state().num_waiting or engine.state().num_running:
-        engine.step()
+        if not engine.step():
+            # A file is read or a grammar compiled, by threads that need this one's turns.
+            time.sleep(0.001)
     if failed:
-        raise EngineError(failed[0].code, failed[0].message)
+        raise EngineError(failed[0].code, failed[0].message, failed[0].param)
     return list(outputs.values())

@@ -10,6 +10,25 @@ from inference.errors import ErrorCode
 
 
 @dataclass(frozen=True)
+class Constraint:
+    """What the whole answer must be. text: the schema (JSON), the regular expression or the grammar
+    (EBNF as in llama.cpp's GBNF, from the rule "root"); empty for any JSON object.
+
+    is_strict: objects have no property that the schema does not name. param: the field that asked.
+    """
+
+    kind: Literal["json_object", "json_schema", "regex", "grammar"]
+    text: str = ""
+    is_strict: bool = False
+    param: str = "response_format"
+
+    @property
+    def key(self) -> tuple[str, str, bool]:
+        """What its compilation depends on."""
+        return self.kind, self.text, self.is_strict
+
+
+@dataclass(frozen=True)
 class SamplingParams:
     """How to choose tokens. temperature 0 is greedy. Already validated by the front."""
 
@@ -28,6 +47,8 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     # Number of most likely alternatives to report beside the chosen token; None: no logprobs.
     num_logprobs: int | None = None
+    # An answer that is complete ends, also under ignore_eos and below min_tokens.
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True)
@@ -80,9 +101,12 @@ class Aborted:
 
 @dataclass(frozen=True)
 class Failed:
+    """param: the request's field at fault, if any."""
+
     request_id: str
     code: ErrorCode
     message: str
+    param: str | None = None
 
 
 Event = Token | Finished | Aborted | Failed

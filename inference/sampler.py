@@ -1,23 +1,35 @@
 """From logits to tokens. Each row depends on its own request only, never on neighbours."""
 
+import time
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 
 import torch
 
+from inference.errors import EngineError, ErrorCode
 from inference.request import SamplingParams, TokenLogprobs
 from inference.sequence import Sequence
 
 # Most nuclei lie within this many tokens; only the others pay for a full sort.
 NUM_CANDIDATES = 256
+# How long a step waits for masks that are still being made; without one a row is left out.
+MASK_GRACE_S = 0.005
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """token_id None: the logits were not finite."""
+    """token_id None: there is none, and error says why; without an error: not yet, its grammar's
+    mask is still being made, and the same forward may be run again.
+    """
 
     token_id: int | None
     logprobs: TokenLogprobs | None = None
+    error: EngineError | None = None
+
+
+NOT_FINITE = Sampled(
+    None, error=EngineError(ErrorCode.NON_FINITE_LOGITS, "the model's output is not finite")
+)
 
 
 class Sampler:
@@ -28,7 +40,16 @@ class Sampler:
 
     def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Sampled]:
         """logits [B, V] of any float dtype, row by row for the sequences."""
-        logits = logits.float()
+        held = _held_back(sequences)
+        if not held:
+            return self._sample(logits.float(), sequences)
+        rows = [row for row in range(len(sequences)) if row not in held]
+        found = iter(self._sample(logits[rows].float(), [sequences[row] for row in rows]))
+        return [held[row] if row in held else next(found) for row in range(len(sequences))]
+
+    def _sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Sampled]:
+        if not sequences:
+            return []
         finite = torch.isfinite(logits).all(dim=-1)
         choice = logits if _all_plain(sequences) else self._adjust(logits.clone(), sequences)
         chosen = torch.argmax(choice, dim=-1)
@@ -38,22 +59,62 @@ class Sampler:
             chosen[random_rows] = drawn
         logprobs = _logprobs(logits, chosen, sequences)
         rows = zip(chosen.tolist(), finite.tolist(), logprobs, strict=True)
-        return [Sampled(token, lp) if ok else Sampled(None) for token, ok, lp in rows]
+        return [Sampled(token, lp) if ok else NOT_FINITE for token, ok, lp in rows]
 
     def _adjust(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
-        """Penalties, biases and the tokens that min_tokens forbids; changes logits."""
+        """Penalties, biases, then what grammars and min_tokens forbid; changes logits."""
         for row, sequence in zip(logits, sequences, strict=True):
-            params = sequence.request.sampling
             _penalise(row, sequence)
-            for token_id, bias in params.logit_bias:
+            for token_id, bias in sequence.request.sampling.logit_bias:
                 row[token_id] += bias
-            if sequence.num_output < params.min_tokens:
-                row[list({*self._eos_token_ids, *params.stop_token_ids})] = -torch.inf
+        _constrain(logits, sequences)
+        for row, sequence in zip(logits, sequences, strict=True):
+            if sequence.num_output < sequence.request.sampling.min_tokens:
+                self._forbid_ends(row, sequence)
         return logits
+
+    def _forbid_ends(self, row: torch.Tensor, sequence: Sequence) -> None:
+        ends = list({*self._eos_token_ids, *sequence.request.sampling.stop_token_ids})
+        before = row[ends]
+        row[ends] = -torch.inf
+        # Where a grammar allows nothing else, it is complete: it ends.
+        if sequence.matcher is not None and not torch.isfinite(row).any():
+            row[ends] = before
+
+
+def _held_back(sequences: Rows[Sequence]) -> dict[int, Sampled]:
+    """Rows without a token in this step: their mask is late, or there will be none."""
+    until_s = time.monotonic() + MASK_GRACE_S
+    held: dict[int, Sampled] = {}
+    for row, sequence in enumerate(sequences):
+        matcher = sequence.matcher
+        if matcher is None:
+            continue
+        is_there = matcher.wait(max(until_s - time.monotonic(), 0.0))
+        if not is_there or matcher.error is not None:
+            held[row] = Sampled(None, error=matcher.error)
+    return held
+
+
+def _constrain(logits: torch.Tensor, sequences: Rows[Sequence]) -> None:
+    """-inf where a row's grammar does not let a token come; changes logits of those rows only."""
+    masks = {row: s.matcher.mask for row, s in enumerate(sequences) if s.matcher is not None}
+    if not masks:
+        return
+    words = torch.stack(list(masks.values())).to(logits.device)
+    allowed = allowed_tokens(words, logits.shape[1])
+    rows = list(masks)
+    logits[rows] = logits[rows].masked_fill(~allowed, -torch.inf)
+
+
+def allowed_tokens(words: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Bits [N, ceil(V / 32)] int32, lowest first → [N, V] bool."""
+    bits = words[:, :, None] >> torch.arange(32, dtype=torch.int32, device=words.device)
+    return (bits & 1).bool().flatten(1)[:, :vocab_size]
 
 
 def _all_plain(sequences: Rows[Sequence]) -> bool:
-    return all(_is_plain(s.request.sampling, s.num_output) for s in sequences)
+    return all(s.matcher is None and _is_plain(s.request.sampling, s.num_output) for s in sequences)
 
 
 def _is_plain(params: SamplingParams, num_output: int) -> bool:

@@ -4,10 +4,14 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from inference.kv_cache import Namespace
 from inference.request import Event, GenerateRequest
+
+if TYPE_CHECKING:
+    from inference.grammar import Entry
+    from inference.grammar_matcher import Matcher
 
 
 @dataclass(eq=False)
@@ -18,6 +22,7 @@ class Sequence:
     slot: the adapter's device slot while leased. num_passed: admissions of others while it waited.
     arrival: its place in the order in which sequences came to the engine.
     lora_ms: its share of the time spent in LoRA ops.
+    grammar, matcher: of a constrained one; the matcher comes when the grammar is compiled.
     """
 
     request: GenerateRequest
@@ -36,6 +41,8 @@ class Sequence:
     is_admitted: bool = False
     lora_ms: float = 0.0
     num_preemptions: int = 0
+    grammar: "Entry | None" = None
+    matcher: "Matcher | None" = None
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.token_ids)
@@ -64,13 +71,18 @@ class Sequence:
     def append(self, token_id: int) -> None:
         self.tokens.append(token_id)
         self.output_counts[token_id] += 1
+        if self.matcher is not None:
+            self.matcher.advance(token_id)
 
     def finish_reason(
         self, eos_token_ids: tuple[int, ...], max_model_len: int
     ) -> Literal["stop", "length"] | None:
         """Whether the last token ends the sequence."""
         params, last = self.request.sampling, self.tokens[-1]
-        if last in params.stop_token_ids or (last in eos_token_ids and not params.ignore_eos):
+        if last in params.stop_token_ids:
+            return "stop"
+        # A grammar lets it come only where the answer is complete, and nothing after it.
+        if last in eos_token_ids and (not params.ignore_eos or self.matcher is not None):
             return "stop"
         if self.num_output >= params.max_tokens or len(self.tokens) >= max_model_len:
             return "length"

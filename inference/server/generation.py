@@ -151,5 +151,5 @@ class Generation:
 
 def _failure(event: Failed | Aborted) -> EngineError:
     if isinstance(event, Failed):
-        return EngineError(event.code, event.message)
+        return EngineError(event.code, event.message, event.param)
     return EngineError(ErrorCode.OVERLOADED, "The server stopped this request; try again.")

@@ -100,7 +100,8 @@ def _plan(
         end_ids=frozenset(ends),
         stops=sampling.stops,
         min_tokens=sampling.min_tokens,
-        strips_first_space=strips_first_space,
+        # A grammar says what the text is, to its first character.
+        strips_first_space=strips_first_space and samplings[0].constraint is None,
     )
     return Plan(prompts, samplings, rules, digest, asked.cache_salt)
 

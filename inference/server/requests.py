@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from inference.server.constraint import CONSTRAINT_FIELDS
 from inference.server.fields import Fields, invalid, unsupported, wrong_type
 from inference.server.messages import parse_messages, parse_tools
 from inference.server.sampling import (
@@ -17,7 +18,7 @@ MAX_TOP_LOGPROBS = 20
 MAX_PROMPTS = 64
 DEFAULT_COMPLETION_TOKENS = 16
 
-COMMON_FIELDS = SAMPLING_FIELDS | frozenset(
+COMMON_FIELDS = SAMPLING_FIELDS.union(CONSTRAINT_FIELDS) | frozenset(
     (
         "model",
         "lora_path",
@@ -41,7 +42,6 @@ CHAT_FIELDS = COMMON_FIELDS | frozenset(
         "tools",
         "tool_choice",
         "parallel_tool_calls",
-        "response_format",
         "modalities",
     )
 )
@@ -165,10 +165,6 @@ def _refuse_unknown(body: Fields, known: frozenset[str]) -> None:
 
 
 def _refuse_other_than_text(body: Fields) -> None:
-    response_format = body.obj("response_format")
-    if response_format is not None and response_format.get("type") != "text":
-        message = "'response_format' must have the type \"text\"; others are not supported."
-        raise unsupported("response_format", message)
     if body.array("modalities") not in (None, ["text"]):
         raise unsupported("modalities", "'modalities' must be [\"text\"].")
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inference.request import SamplingParams
+from inference.server.constraint import parse_constraint
 from inference.server.fields import Fields, invalid, is_integer, wrong_type
 
 MAX_CHOICES = 16
@@ -49,17 +50,20 @@ def parse_sampling(body: Fields, vocab_size: int, num_logprobs: int | None) -> S
     """Raises EngineError naming the field at fault."""
     seed = body.integer("seed", None, -(1 << 63), (1 << 63) - 1)
     min_tokens = body.integer("min_tokens", 0, 0, MAX_TOKENS)
+    constraint = parse_constraint(body)
     shared: dict[str, Any] = _shares(body) | {
         "temperature": body.number("temperature", 1.0, 0.0, 2.0),
         "min_p": body.number("min_p", 0.0, 0.0, 1.0),
         "min_tokens": min_tokens,
         "stop_token_ids": _stop_token_ids(body, vocab_size),
-        "ignore_eos": body.boolean("ignore_eos", False),
+        # What a constraint completes ends with an end token, which is then no text.
+        "ignore_eos": body.boolean("ignore_eos", False) and constraint is None,
         "presence_penalty": body.number("presence_penalty", 0.0, -2.0, 2.0),
         "frequency_penalty": body.number("frequency_penalty", 0.0, -2.0, 2.0),
         "repetition_penalty": body.number("repetition_penalty", 1.0, 0.01, 10.0),
         "logit_bias": _logit_bias(body, vocab_size),
         "num_logprobs": num_logprobs,
+        "constraint": constraint,
     }
 
     def build(max_tokens: int, choice: int) -> SamplingParams:

@@ -177,7 +177,7 @@ def test_too_long(customer: Customer) -> None:
         ({"temperature": "hot"}, "temperature"),
         ({"logit_bias": {"999999": 5}}, "logit_bias"),
         ({"top_logprobs": 3}, "top_logprobs"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type"),
         ({"no_such_field": 1}, "no_such_field"),
     ],
 )

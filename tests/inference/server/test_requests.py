@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from inference.errors import EngineError
+from inference.request import Constraint
 from inference.server.fields import Fields
 from inference.server.requests import parse_chat, parse_completion
 
@@ -12,6 +13,8 @@ VOCAB = 259
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION: dict[str, Any] = {"model": "m", "prompt": "hi"}
 
+EXTENSION = "structured_outputs"
+NAMED = {"type": "json_schema"}
 BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"model": None}, "model"),
     ({"model": ""}, "model"),
@@ -91,8 +94,31 @@ BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
     ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
     ({"stream": True, "stream_options": []}, "stream_options"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"response_format": {"type": "json_schema"}}, "response_format"),
+    ({"response_format": {"type": "yaml"}}, "response_format.type"),
+    ({"response_format": {}}, "response_format.type"),
+    ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ({"response_format": NAMED | {"json_schema": {}}}, "response_format.json_schema.name"),
+    (
+        {"response_format": NAMED | {"json_schema": {"name": "n"}}},
+        "response_format.json_schema.schema",
+    ),
+    (
+        {"response_format": NAMED | {"json_schema": {"name": "n", "schema": {}, "strict": 1}}},
+        "response_format.json_schema.strict",
+    ),
+    ({"structured_outputs": {}}, "structured_outputs"),
+    ({"structured_outputs": {"regex": "a", "grammar": "b"}}, "structured_outputs"),
+    ({"structured_outputs": {"lark": "a"}}, "structured_outputs.lark"),
+    ({"structured_outputs": {"regex": 5}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"json": 5}}, "structured_outputs.json"),
+    ({"structured_outputs": {"json_object": False}}, "structured_outputs.json_object"),
+    ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+    ({"structured_outputs": {"choice": ["a", ""]}}, "structured_outputs.choice"),
+    (
+        {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+        "structured_outputs",
+    ),
     ({"response_format": "text"}, "response_format"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
@@ -168,6 +194,7 @@ def test_null_means_absent() -> None:
     names = (
         "stop seed temperature top_p top_k min_p n max_tokens max_completion_tokens logit_bias "
         "tools tool_choice response_format stream stream_options user metadata logprobs "
+        "structured_outputs "
         "top_logprobs presence_penalty frequency_penalty repetition_penalty store service_tier "
         "parallel_tool_calls modalities audio functions cache_salt lora_path stop_token_ids"
     )
@@ -185,6 +212,44 @@ def test_either_name_caps() -> None:
     both = {"max_tokens": 5, "max_completion_tokens": 5}
     assert parse_chat(Fields(CHAT | both), VOCAB).max_tokens == 5
     assert parse_chat(Fields(CHAT), VOCAB).max_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {"type": "json_object"}}, Constraint("json_object")),
+        (
+            {"response_format": NAMED | {"json_schema": {"name": "n", "schema": {"b": 1, "a": 2}}}},
+            Constraint("json_schema", '{"b": 1, "a": 2}'),
+        ),
+        (
+            {
+                "response_format": NAMED
+                | {"json_schema": {"name": "n", "schema": {"title": "é"}, "strict": True}}
+            },
+            Constraint("json_schema", '{"title": "é"}', is_strict=True),
+        ),
+        ({"structured_outputs": {"regex": "a+"}}, Constraint("regex", "a+", param=EXTENSION)),
+        ({"structured_outputs": {"json": "{}"}}, Constraint("json_schema", "{}", param=EXTENSION)),
+        (
+            {"structured_outputs": {"grammar": 'root ::= "a"'}},
+            Constraint("grammar", 'root ::= "a"', param=EXTENSION),
+        ),
+        (
+            {"structured_outputs": {"choice": ["a", 'é"\\\n']}},
+            Constraint("grammar", r'root ::= "a" | "é\x22\x5c\x0a"', param=EXTENSION),
+        ),
+    ],
+)
+def test_what_an_answer_must_be(fields: dict[str, Any], expected: Constraint | None) -> None:
+    for parsed in (
+        parse_chat(Fields(CHAT | fields | {"ignore_eos": True}), VOCAB),
+        parse_completion(Fields(COMPLETION | fields | {"ignore_eos": True}), VOCAB),
+    ):
+        params = parsed.sampling.build(5, 0)
+        assert params.constraint == expected
+        assert params.ignore_eos == (expected is None)
 
 
 def test_choices_of_one_request_have_their_own_seeds() -> None:
