@@ -76,7 +76,11 @@ class Turns(Generic[M]):
         return min(firsts, default=self._floor)
 
     def first(self, lane: Lane) -> M | None:
-        return self._settled(lane, 0) if self._lanes[lane] else None
+        entries = self._lanes[lane]
+        if not entries:
+            return None
+        place, _, member = entries[0]
+        return member if place == member.counter else self._settled(lane, 0)
 
     def in_order(self, lane: Lane) -> Iterator[M]:
         """Members of the lane, lowest counter first; nothing may join or leave meanwhile."""
@@ -95,7 +99,8 @@ class Turns(Generic[M]):
             return
         entries = self._lanes[lane]
         del entries[bisect_left(entries, (member.places.pop(lane), member.number))]
-        if lane is not Lane.AWAY and not any(self._lanes[active] for active in ACTIVE):
+        base, leased, unleased, _ = self._lanes
+        if lane is not Lane.AWAY and not (base or leased or unleased):
             self._floor = max(self._floor, member.counter)
 
     def retire(self, member: M) -> None:

@@ -130,14 +130,14 @@ class Scheduler:
         self._copies, self._new_blocks = self.adapters.place_pinned(), []
         budget = self._limits.max_batch_tokens
         work: dict[str, Work] = {}
-        # Sorted by pending tokens is decodes first; the sort is stable.
-        for sequence in sorted(self._running.values(), key=lambda s: s.num_pending > 1):
-            num_tokens = min(sequence.num_pending, budget)
+        for sequence, num_pending in self._decodes_first():
+            num_tokens = min(num_pending, budget)
             if num_tokens and self._grow(sequence, num_tokens, work):
                 work[sequence.request_id] = Work(sequence, sequence.num_computed, num_tokens)
                 budget -= num_tokens
         self._admit_waiting(budget, work)
-        ordered = sorted(work.values(), key=lambda w: w.num_tokens > 1)
+        # An admitted one with all but a token cached is as a decode. The sort is stable.
+        ordered = sorted(work.values(), key=_is_chunk)
         return Plan(tuple(ordered), tuple(self._copies), tuple(self._new_blocks))
 
     def computed(self, work: Work) -> None:
@@ -164,6 +164,12 @@ class Scheduler:
         queued = [s for s in self if s.request_id not in self.preparing]
         self._waiting.check_integrity(queued)
         assert self.num_running <= self._limits.max_num_seqs, "too many sequences run"
+
+    def _decodes_first(self) -> list[tuple[Sequence, int]]:
+        """What runs, with its pending tokens."""
+        running = [(sequence, sequence.num_pending) for sequence in self._running.values()]
+        decodes = [each for each in running if each[1] <= 1]
+        return decodes + [each for each in running if each[1] > 1] if decodes else running
 
     def _grow(self, sequence: Sequence, num_tokens: int, work: dict[str, Work]) -> bool:
         """Blocks for the next tokens, taken from others by _victim if need be."""
@@ -247,7 +253,7 @@ class Scheduler:
         if sequence.digest is None or sequence.slot is not None:
             return
         must_copy = self.adapters.lease(sequence.digest)
-        self._waiting.adapter_moved(sequence.digest)
+        self._waiting.adapter_leased(sequence.digest)
         adapter = self.adapters.find(sequence.digest)
         assert adapter is not None
         sequence.slot = adapter.slot
@@ -265,3 +271,7 @@ class Scheduler:
         self.num_prompt_tokens += len(sequence.request.token_ids)
         self.num_cached_tokens += sequence.num_cached
         self._waiting.charge_prompt(sequence.num_pending, sequence)
+
+
+def _is_chunk(work: Work) -> bool:
+    return work.num_tokens > 1

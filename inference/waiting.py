@@ -8,6 +8,7 @@ for them. A preempted sequence stands before its tenant's others; it holds its a
 
 from collections.abc import Iterator
 from itertools import islice
+from operator import itemgetter
 
 from inference.adapter_pool import AdapterPool, Placement
 from inference.fair_queue import FairQueue, Lane, Order
@@ -74,8 +75,11 @@ class Waiting:
         """It has left the engine, after remove() if it waited."""
         self._queue.end(sequence)
 
+    def adapter_leased(self, digest: str) -> None:
+        self._queue.move(digest, Lane.LEASED)
+
     def adapter_moved(self, digest: str) -> None:
-        """A lease was taken or given back, or the bytes came or went."""
+        """A lease was given back, or the bytes came or went."""
         if self._queue.waits(digest):
             self._queue.move(digest, self._lane(digest))
 
@@ -108,10 +112,11 @@ class Waiting:
         if self._overdue is not None and self._is_ready(self._overdue):
             return self._overdue
         lanes = (Lane.BASE,) if self._overdue else (Lane.BASE, Lane.LEASED)
-        firsts = [self._queue.first(lane) for lane in lanes]
-        found = [(queue.order, queue.head) for queue in firsts if queue is not None]
-        found += [(self._order_preempted(s), s) for s in self._preempted.values()]
-        before, best = min(found, key=lambda each: each[0], default=(None, None))
+        firsts = [queue for lane in lanes if (queue := self._queue.first(lane)) is not None]
+        found = [(queue.order, queue.head) for queue in firsts]
+        if self._preempted:
+            found += [(self._order_preempted(s), s) for s in self._preempted.values()]
+        before, best = min(found, key=itemgetter(0), default=(None, None))
         placed = self._first_with_room(before) if self._overdue is None else None
         return placed or best
 

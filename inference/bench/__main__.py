@@ -3,13 +3,14 @@
 Without flags: tokens/s on the CPU at 1 and 8 requests over 0, 1 and 3 adapters beside transformers'
 generate and PEFT's mixed batch, on the demo's model and adapters. With --shape or --load-format
 dummy: bursts of requests on a dummy model, on the GPU if there is one (tables B and C of steps,
-rates and times to the first token).
+rates and times to the first token). `fairness`: who waits how long while another tenant floods.
 """
 
 import argparse
 from pathlib import Path
 
 from inference.bench.bursts import burst, measure_bursts
+from inference.bench.fairness import measure_fairness
 from inference.bench.peers import measure_peers
 from inference.bench.record import record
 from inference.bench.shapes import SHAPES
@@ -22,6 +23,7 @@ DEMO_ADAPTERS = ROOT / "demo" / "adapters"
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m inference.bench", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=("fairness",), help="default: tokens/s")
     parser.add_argument("--model-path", help="a Hugging Face directory")
     parser.add_argument(
         "--adapters-path", type=Path, default=DEMO_ADAPTERS, help="a folder of adapter folders"
@@ -41,7 +43,10 @@ def main() -> None:
     options = parser.parse_args()
     is_dummy = options.shape or options.load_format == "dummy"
     options.output_tokens = options.output_tokens or (256 if is_dummy else 48)
-    if is_dummy:
+    if options.what == "fairness":
+        rows = measure_fairness(options.results / "fairness.svg")
+        record(options.results / "fairness.jsonl", rows)
+    elif is_dummy:
         if not (options.shape or options.model_path):
             parser.error("a dummy model needs --shape or --model-path")
         record(options.results / "bursts.jsonl", measure_bursts(options))

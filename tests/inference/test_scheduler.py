@@ -27,25 +27,39 @@ def test_requests_of_one_tenant_and_adapter_go_by_arrival() -> None:
     assert machine.ended == sent
 
 
-def test_an_adapter_without_room_is_passed_over_and_not_for_ever() -> None:
-    """A tenant keeps one adapter in use without a gap; another's waits for the only place."""
-    machine = Machine(max_num_seqs=3, max_active=1)
+def passed_over(machine: Machine) -> Sequence:
+    """A request whose adapter has no room, as three of a heavy tenant hold the only place; they
+    end one after the other, so the place is never free between them.
+    """
     a, b = machine.adapter("a"), machine.adapter("b")
     for output in (3, 5, 7):
         machine.submit("loud", output=output, digest=a, weight=1000.0)
     machine.step()
-    blocked = machine.submit("quiet", digest=b)
-    passing: list[Sequence] = []
-    while not blocked.is_admitted:
-        machine.submit("loud", digest=a, weight=1000.0)
+    return machine.submit("quiet", digest=b)
+
+
+def test_an_adapter_without_room_is_passed_over_and_not_for_ever() -> None:
+    machine = Machine(max_num_seqs=3, max_active=1)
+    blocked = passed_over(machine)
+    for _ in range(400):
+        machine.submit("loud", digest="a", weight=1000.0)
         machine.step()
-        if blocked.num_passed == MAX_PASSED and not passing:
-            passing.append(machine.submit("other"))
-    after = [s for s in machine.admitted if s.digest == a and s.arrival > blocked.arrival]
-    assert len(after) == blocked.num_passed == MAX_PASSED
-    # While the adapter's place is cleared the base goes on.
-    assert passing[0].is_admitted
+    after = [s for s in machine.admitted if s.digest == "a" and s.arrival > blocked.arrival]
+    assert blocked.num_passed == MAX_PASSED and blocked in machine.ended
+    assert machine.admitted.index(blocked) == machine.admitted.index(after[MAX_PASSED]) - 1
     machine.drain()
+
+
+def test_the_base_goes_on_while_an_adapters_place_is_cleared() -> None:
+    machine = Machine(max_num_seqs=3, max_active=1)
+    blocked = passed_over(machine)
+    while blocked.num_passed < MAX_PASSED:
+        machine.submit("loud", digest="a", weight=1000.0)
+        machine.step()
+    base = machine.submit("other")
+    machine.submit("loud", digest="a", weight=1000.0)
+    machine.drain()
+    assert machine.admitted.index(base) < machine.admitted.index(blocked)
 
 
 def test_base_and_other_adapters_go_on_while_one_is_read_from_disk() -> None:
