@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from inference.errors import EngineError, ErrorCode
-from inference.grammar_check import check_constraint
+from inference.grammar_check import check_constraint, closed
 from inference.grammar_matcher import Matcher, refusal
 from inference.request import Constraint
 from inference.sequence import Sequence
@@ -42,7 +42,7 @@ MAX_CACHED = 256
 CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")
 MAX_CACHED_BYTES = 256 << 20
 # Between two tokens of JSON. Without a limit a weak model may write spaces for ever.
-MAX_WHITESPACE_CHARS = 32
+MAX_WHITESPACE_CHARS = 16
 # Where in xgrammar's sources a message comes from.
 ORIGIN = re.compile(r"^\[[\d:]+\] \S+: (?:Check failed: .* is false: )?")
 
@@ -83,7 +83,7 @@ class Grammars:
         self._eos_token_ids = eos_token_ids
         self._on_done = on_done
         self._lock = threading.Lock()
-        self._entries: OrderedDict[tuple[str, str, bool], Entry] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, str], Entry] = OrderedDict()
         self._compilers = Workers("grammar", NUM_COMPILERS)
         self._maskers = Workers("mask", NUM_MASKERS)
         self._num_lost = 0
@@ -256,9 +256,11 @@ def _compiled(
             return compiler.compile_regex(constraint.text)
         if constraint.kind == "grammar":
             return compiler.compile_grammar(constraint.text)
-        text = '{"type": "object"}' if constraint.kind == "json_object" else constraint.text
+        is_any = constraint.kind == "json_object"
+        text = '{"type": "object"}' if is_any else closed(constraint.text)
+        # Its own strict mode closes arrays too, and takes minItems for a contradiction.
         return compiler.compile_json_schema(
-            text, strict_mode=constraint.is_strict, max_whitespace_cnt=MAX_WHITESPACE_CHARS
+            text, strict_mode=False, max_whitespace_cnt=MAX_WHITESPACE_CHARS
         )
     except (RuntimeError, ValueError) as error:
         first = ORIGIN.sub("", str(error)).strip().split("\n")[0]

@@ -57,9 +57,12 @@ UNSUPPORTED = (
     "unevaluatedProperties",
     "uniqueItems",
 )
+# What the compiler counts with; it passes over others.
+MAX_MULTIPLE = 1024
 # Looked at alone by the compiler: what stands beside them is not kept.
 ALONE = ("$ref", "anyOf", "oneOf", "allOf")
 STRING = ("pattern", "format", "minLength", "maxLength")
+OPENERS = frozenset(("additionalProperties", "patternProperties"))
 NUMBER = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
 TYPES |= {list: "array", dict: "object"}
@@ -88,6 +91,18 @@ def check_constraint(constraint: Constraint) -> None:
         _check_schema(_read(constraint.text))
     else:
         _check_positions(num_positions(constraint.text, constraint.kind == "grammar"))
+
+
+def closed(text: str) -> str:
+    """The schema with objects that name their properties and say nothing of others closed: OpenAI's
+    strict form. Open, the compiler's time grows as the square of their number.
+    """
+    root = _read(text)
+    for _, schema in _walk(root):
+        is_silent = isinstance(schema, dict) and not schema.keys() & OPENERS
+        if is_silent and schema.get("properties"):
+            schema["additionalProperties"] = False
+    return json.dumps(root, ensure_ascii=False)
 
 
 def _read(text: str) -> Any:
@@ -191,6 +206,12 @@ def _check_strings_and_numbers(place: str, schema: dict[str, Any]) -> None:
             if key in schema and not types & wanted:
                 names = " or ".join(sorted(wanted))
                 raise ValueError(f"{place}: '{key}' needs the type {names}")
+    factor = schema.get("multipleOf", 1)
+    if not (type(factor) is int and 0 < factor <= MAX_MULTIPLE) or (
+        "multipleOf" in schema and "number" in types
+    ):
+        wanted_here = f"the type integer, and to be a whole number up to {MAX_MULTIPLE}"
+        raise ValueError(f"{place}: 'multipleOf' needs {wanted_here}")
     form = [key for key in STRING if key in schema]
     if len(form) > 1 and form != ["minLength", "maxLength"]:
         raise ValueError(f"{place}: '{form[0]}' beside '{form[1]}' is not supported")

@@ -14,18 +14,18 @@ class Constraint:
     """What the whole answer must be. text: the schema (JSON), the regular expression or the grammar
     (EBNF as in llama.cpp's GBNF, from the rule "root"); empty for any JSON object.
 
-    is_strict: objects have no property that the schema does not name. param: the field that asked.
+    param: the field that asked. Objects of a schema that names their properties have no others,
+    unless its additionalProperties says so.
     """
 
     kind: Literal["json_object", "json_schema", "regex", "grammar"]
     text: str = ""
-    is_strict: bool = False
     param: str = "response_format"
 
     @property
-    def key(self) -> tuple[str, str, bool]:
+    def key(self) -> tuple[str, str]:
         """What its compilation depends on."""
-        return self.kind, self.text, self.is_strict
+        return self.kind, self.text
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import torch
 from inference.errors import EngineError, ErrorCode
 from inference.request import SamplingParams, TokenLogprobs
 from inference.sequence import Sequence
+from inference.transfer import to_device
 
 # Most nuclei lie within this many tokens; only the others pay for a full sort.
 NUM_CANDIDATES = 256
@@ -101,7 +102,7 @@ def _constrain(logits: torch.Tensor, sequences: Rows[Sequence]) -> None:
     masks = {row: s.matcher.mask for row, s in enumerate(sequences) if s.matcher is not None}
     if not masks:
         return
-    words = torch.stack(list(masks.values())).to(logits.device)
+    words = to_device(torch.stack(list(masks.values())), logits.device, torch.int32)
     allowed = allowed_tokens(words, logits.shape[1])
     rows = list(masks)
     logits[rows] = logits[rows].masked_fill(~allowed, -torch.inf)

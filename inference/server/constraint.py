@@ -44,12 +44,13 @@ def _json_schema(form: Fields) -> Constraint:
     named.refuse_others(("name", "description", "schema", "strict"))
     named.required_string("name")
     named.string("description", None)
-    is_strict = named.boolean("strict", False)
+    # Followed to the letter either way.
+    named.boolean("strict", False)
     schema = named.obj("schema")
     if schema is None:
         place = named.name("schema")
         raise invalid(place, f"Missing required parameter: '{place}' (a JSON Schema).")
-    return Constraint("json_schema", _written(schema.values), is_strict)
+    return Constraint("json_schema", _written(schema.values))
 
 
 def _structured_outputs(body: Fields) -> Constraint | None:

@@ -1,6 +1,7 @@
 """The gateway over the real engine: a tiny model in a process of its own, which is killed."""
 
 import itertools
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -193,6 +194,23 @@ def test_the_engine_validates(
             extra_body=fields,
         )
     assert caught.value.param == param
+
+
+def test_a_schema_passes_through(customer: Customer) -> None:
+    """The engine holds an adapter's answer to it; the gateway passes it on as it came."""
+    schema = {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3}
+    answer = customer.client().chat.completions.create(
+        model="bot",
+        messages=MESSAGES,  # type: ignore[arg-type]
+        max_tokens=100,
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "flags", "schema": schema, "strict": True},
+        },
+    )
+    flags = json.loads(answer.choices[0].message.content or "")
+    assert {type(flag) for flag in flags} == {bool}
+    assert answer.choices[0].finish_reason == "stop"
 
 
 def test_kill_mid_stream(engine: Engine, customer: Customer) -> None:

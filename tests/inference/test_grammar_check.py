@@ -31,6 +31,11 @@ KEPT: list[tuple[Any, Docs, Docs]] = [
     ({"type": "integer", "minimum": 5, "exclusiveMaximum": 9}, ["5", "8"], ["4", "9"]),
     ({"type": "number", "minimum": 5.5}, ["6", "5.5"], ["5.4", "5"]),
     ({"type": "integer", "multipleOf": 3}, ["3", "9"], ["4"]),
+    (
+        {"type": "integer", "multipleOf": 7, "minimum": 1, "maximum": 100},
+        ["7", "98"],
+        ["0", "8", "105"],
+    ),
     (string(minLength=2, maxLength=3), ['"ab"', '"äöü"'], ['"a"', '"abcd"']),
     (string(pattern="^[a-c]+$"), ['"abc"'], ['"d"']),
     (string(pattern='^[^"]{2}$'), ['"ab"'], ['"abc"']),
@@ -89,6 +94,9 @@ REFUSED: list[tuple[Any, str]] = [
     (string(pattern=r"^\u{22}$"), "quote"),
     (string(pattern=r'^\["$'), "quote"),
     (string(pattern=5), "pattern"),
+    ({"type": "integer", "multipleOf": 2000}, "multipleOf"),
+    ({"type": "number", "multipleOf": 0.5}, "multipleOf"),
+    ({"multipleOf": 3}, "multipleOf"),
     (string(pattern="^.{0,30000}$"), "places"),
     ({"type": "array", "prefixItems": [string(pattern="^.{9000}$")] * 3}, "places"),
 ]
@@ -140,6 +148,15 @@ def test_what_would_be_lost_is_refused(schema: Any, reason: str) -> None:
         )
     assert reason in str(refused.value)
     assert len(str(refused.value)) < 300
+
+
+def test_an_object_has_the_properties_it_names(tokens: list[bytes]) -> None:
+    """As with vLLM and OpenAI's strict; one that says more of others, or names none, is open."""
+    assert not fits(tokens, AB, '{"a":1,"c":2}')
+    assert fits(tokens, AB | {"additionalProperties": True}, '{"a":1,"c":2}')
+    assert fits(tokens, {"type": "object"}, '{"c":{"d":[]}}')
+    nested = {"type": "array", "items": {"$ref": "#/$defs/x"}, "$defs": {"x": AB}}
+    assert not fits(tokens, nested, '[{"c":1}]')
 
 
 def test_depth_and_size() -> None:
