@@ -123,7 +123,7 @@ class Grammars:
             if sequence.matcher is not None and sequence.matcher.wait(0.0):
                 yield sequence, sequence.matcher.error
             elif error is not None:
-                yield sequence, EngineError(error.code, error.message, constraint.param)
+                yield sequence, _asked_by(constraint, error)
 
     def _error(self, entry: Entry) -> EngineError | None:
         with self._lock:
@@ -158,7 +158,7 @@ class Grammars:
         if entry.started_s is None:
             if now_s - entry.queued_s > MAX_QUEUED_S:
                 entry.error = EngineError(ErrorCode.OVERLOADED, "too many grammars wait; try again")
-                del self._entries[entry.constraint.key]
+                self._entries.pop(entry.constraint.key, None)
         elif now_s - entry.started_s > MAX_COMPILE_S:
             message = f"compiling it takes longer than {MAX_COMPILE_S:.0f} s"
             entry.error = refusal(entry.constraint, message)
@@ -235,6 +235,14 @@ class Grammars:
             tokens, xgrammar.VocabType.RAW, stop_token_ids=list(self._eos_token_ids)
         )
         return xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+
+
+def _asked_by(constraint: Constraint, error: EngineError) -> EngineError:
+    """The error of one text, which another field may have sent first."""
+    message = error.message
+    if error.param is not None:
+        message = message.replace(f"'{error.param}'", f"'{constraint.param}'", 1)
+    return EngineError(error.code, message, constraint.param)
 
 
 def _without_control_characters(tokens: list[bytes]) -> torch.Tensor:

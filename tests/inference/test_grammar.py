@@ -206,7 +206,9 @@ def test_a_refused_text(client: Client, constraint: Constraint, reason: str) -> 
 def test_an_error_names_the_field_that_asked(client: Client) -> None:
     """The second finds the first one's refusal in the cache."""
     for param in ("response_format", "structured_outputs"):
-        assert error_of(client, Constraint("regex", "(b", param=param)).param == param
+        failed = error_of(client, Constraint("regex", "(b", param=param))
+        assert failed.param == param
+        assert failed.message.startswith(f"'{param}' cannot be followed")
 
 
 def test_a_padded_vocabulary(tmp_path: Path) -> None:
