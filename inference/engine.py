@@ -152,6 +152,7 @@ class Engine:
                 num_prompt_tokens=scheduler.num_prompt_tokens,
                 num_cached_tokens=scheduler.num_cached_tokens,
                 num_preemptions=scheduler.num_preemptions,
+                queue_times=dict(scheduler.queue_times),
                 **counters.exported(),
             )
 

@@ -9,7 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from inference.request import EngineState
@@ -139,6 +144,7 @@ class EngineCollector(Collector):
         for name, (key, text) in COUNTERS.items():
             yield CounterMetricFamily(name, text, getattr(stats, key))
         yield from _ratios(stats)
+        yield _queue_times(stats)
         yield self._adapters()
 
     def _adapters(self) -> Metric:
@@ -148,6 +154,15 @@ class EngineCollector(Collector):
         for tier in ("device", "host", "disk"):
             family.add_metric((tier,), tiers[tier])
         return family
+
+
+def _queue_times(stats: EngineStats) -> Metric:
+    """By class of tenant, not by tenant: time series stay."""
+    text = "From arrival to admission, by the tenant's weight: light below 1, normal, heavy above."
+    family = SummaryMetricFamily("inference_queue_seconds", text, labels=("tenant_class",))
+    for name, times in stats.queue_times.items():
+        family.add_metric((name,), times.num_admitted, times.total_s)
+    return family
 
 
 def _ratios(stats: EngineStats) -> Iterator[Metric]:

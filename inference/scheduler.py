@@ -16,12 +16,14 @@ run at once (max_num_seqs at most). A request without room for its adapter waits
 admissions more, and then until those that hold the room have ended.
 """
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from inference.adapter_pool import Adapter, AdapterPool
 from inference.kv_cache import KvCache
 from inference.sequence import Sequence
+from inference.stats import TENANT_CLASSES, QueueTime, tenant_class
 from inference.waiting import Waiting
 
 
@@ -67,6 +69,7 @@ class Scheduler:
         self.num_adapter_misses = 0
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
+        self.queue_times = {name: QueueTime() for name in TENANT_CLASSES}
         self._limits = limits
         self._waiting = Waiting(adapters)
         # Their grammar is being compiled: not in anybody's way, and not yet in turn.
@@ -271,6 +274,9 @@ class Scheduler:
         self.num_prompt_tokens += len(sequence.request.token_ids)
         self.num_cached_tokens += sequence.num_cached
         self._waiting.charge_prompt(sequence.num_pending, sequence)
+        name = tenant_class(sequence.request.weight)
+        so_far, waited_s = self.queue_times[name], time.monotonic() - sequence.arrived_s
+        self.queue_times[name] = QueueTime(so_far.num_admitted + 1, so_far.total_s + waited_s)
 
 
 def _is_chunk(work: Work) -> bool:

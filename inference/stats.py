@@ -8,6 +8,22 @@ from inference.sequence import Sequence
 
 
 @dataclass(frozen=True)
+class QueueTime:
+    """From arrival to first admission, over all sequences of a class of tenants."""
+
+    num_admitted: int = 0
+    total_s: float = 0.0
+
+
+# Of tenants, by their weight beside others: below 1, 1, above.
+TENANT_CLASSES = ("light", "normal", "heavy")
+
+
+def tenant_class(weight: float) -> str:
+    return TENANT_CLASSES[(weight >= 1) + (weight > 1)]
+
+
+@dataclass(frozen=True)
 class EngineStats:
     """Totals since the start, and a few gauges.
 
@@ -39,6 +55,8 @@ class EngineStats:
     lora_ms_total: float
     num_lora_requests: int
     lora_request_ms_total: float
+    # By TENANT_CLASSES.
+    queue_times: dict[str, QueueTime]
 
 
 @dataclass

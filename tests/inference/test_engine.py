@@ -252,6 +252,9 @@ def test_what_was_counted(base: Path, paths: dict[str, Path]) -> None:
     assert (stats.num_adapter_misses, stats.num_adapter_hits) == (1, 1)
     assert (stats.num_prompt_tokens, stats.num_cached_tokens) == (140, 64)
     assert stats.num_output_tokens == 8
+    assert stats.queue_times["normal"].num_admitted == 2
+    assert 0 < stats.queue_times["normal"].total_s < stats.step_ms_total
+    assert stats.queue_times["heavy"].num_admitted == 0
     assert stats.num_lora_requests == 2
     assert 0 < stats.lora_request_ms_total <= stats.lora_ms_total < stats.step_ms_total
 

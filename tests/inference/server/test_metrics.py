@@ -58,6 +58,8 @@ def test_the_numbers_move(server: Server, adapters: dict[str, Path]) -> None:
     assert grew("inference_time_per_output_token_seconds_count") == 1
     assert grew("lora_cache_hits_total") + grew("lora_cache_misses_total") == 1
     assert grew("lora_requests_total") == 1
+    assert grew("inference_queue_seconds_count", "normal") == 1
+    assert 0 < grew("inference_queue_seconds_sum", "normal") < 60
     assert 0 < after["lora_per_request_overhead_ms", ()] < 60_000
     assert 0 <= after["lora_cache_hit_rate", ()] <= 1
     assert after["inference_kv_use", ()] < 1
