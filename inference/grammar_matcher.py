@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_MASK_S = 10.0
+# Of one mask's making. An honest one takes a thousandth of it; an ambiguous grammar's take longer
+# with every token.
+MAX_MASK_S = 2.0
 
 
 class Matcher:
@@ -43,7 +45,7 @@ class Matcher:
         self._on_first = on_first
         self._error: EngineError | None = None
         self._is_filled = threading.Event()
-        self._asked_s = 0.0
+        self._started_s: float | None = None
         self._ask(None)
 
     def advance(self, token_id: int) -> None:
@@ -65,29 +67,37 @@ class Matcher:
 
     @property
     def _is_overdue(self) -> bool:
-        return time.monotonic() - self._asked_s > MAX_MASK_S
+        started_s = self._started_s
+        return started_s is not None and time.monotonic() - started_s > MAX_MASK_S
 
     def _ask(self, token_id: int | None) -> None:
-        self._asked_s = time.monotonic()
+        self._started_s = None
         self._workers.put(lambda: self._fill(token_id))
 
     def _fill(self, token_id: int | None) -> None:
+        self._started_s = time.monotonic()
         try:
-            if token_id is not None and not self._matcher.accept_token(token_id):
-                message = f"token {token_id} does not fit the grammar"
-                self._error = EngineError(ErrorCode.INTERNAL, message)
-            elif not self._matcher.is_terminated():
-                self._matcher.fill_next_token_bitmask(self.mask)
-                self.mask &= self._usable
-                if not self.mask.any():
-                    message = "no token of the vocabulary fits it after what was generated"
-                    self._error = refusal(self._constraint, message)
+            self._error = self._move(token_id)
         except Exception:
             logger.exception("a grammar's mask could not be made")
             self._error = EngineError(ErrorCode.INTERNAL, "the grammar's mask could not be made")
         self._is_filled.set()
         if token_id is None:
             self._on_first()
+
+    def _move(self, token_id: int | None) -> EngineError | None:
+        """Past the token, to the mask of the next; the error: there is none."""
+        if token_id is not None and not self._matcher.accept_token(token_id):
+            message = f"token {token_id} does not fit the grammar"
+            return EngineError(ErrorCode.INTERNAL, message)
+        if self._matcher.is_terminated():
+            return None
+        self._matcher.fill_next_token_bitmask(self.mask)
+        self.mask &= self._usable
+        if self.mask.any():
+            return None
+        reason = "no token of the vocabulary fits it after what was generated"
+        return refusal(self._constraint, reason)
 
 
 def refusal(constraint: Constraint, reason: str) -> EngineError:

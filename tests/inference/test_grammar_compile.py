@@ -110,13 +110,13 @@ def test_a_late_mask_holds_up_its_own_row_only(
     """The row is computed again until its mask is there; the tokens are those it has in time."""
     params = held_to(Constraint("regex", "[a-z]{20}"), seed=9)
     in_time = client.ask(PROMPT[:5], params)
-    before = grammar_matcher.Matcher._fill
+    before = grammar_matcher.Matcher._move
 
-    def slowly(matcher: Any, token_id: int | None) -> None:
+    def slowly(matcher: Any, token_id: int | None) -> Any:
         time.sleep(0.05 if token_id is not None else 0.0)
-        before(matcher, token_id)
+        return before(matcher, token_id)
 
-    monkeypatch.setattr(grammar_matcher.Matcher, "_fill", slowly)
+    monkeypatch.setattr(grammar_matcher.Matcher, "_move", slowly)
     late = client.submit(PROMPT[:5], params)
     free = client.submit(PROMPT[:5], SamplingParams(12, ignore_eos=True))
     while not client.terminal(free):
@@ -127,3 +127,24 @@ def test_a_late_mask_holds_up_its_own_row_only(
     monkeypatch.setattr(grammar_matcher, "MAX_MASK_S", 0.02)
     failed = error_of(client, Constraint("regex", "[a-z]{20}"))
     assert "takes longer" in failed.message
+
+
+@pytest.mark.slow
+def test_an_ambiguous_grammar_ends_alone(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its masks take longer with every token, seconds in the end; others' tokens do not wait."""
+    monkeypatch.setattr(grammar_matcher, "MAX_MASK_S", 0.1)
+    hostile = "root ::= e\ne ::= e e | e e e | e e e e | [a-z ]"
+    name = client.submit(PROMPT[:5], held_to(Constraint("grammar", hostile), 400, min_tokens=400))
+    while not client.tokens(name) and not client.terminal(name):
+        client.step()
+    longest_s = 0.0
+    while not client.terminal(name):
+        started = time.monotonic()
+        free = client.submit(PROMPT[:5], SamplingParams(8, ignore_eos=True), "a")
+        while not client.terminal(free):
+            client.step()
+        longest_s = max(longest_s, time.monotonic() - started)
+    (end,) = client.terminal(name)
+    assert end.message.endswith("takes longer than 0 s.")  # type: ignore[union-attr]
+    # Eight tokens of a tiny model; the masks alone would take longer.
+    assert longest_s < 5.0
