@@ -36,6 +36,7 @@ from inference.request_check import check_request
 from inference.sampler import Sampled, Sampler
 from inference.scheduler import Limits, Plan, Scheduler
 from inference.sequence import Sequence
+from inference.snapshot import engine_stats
 from inference.startup import start
 from inference.stats import Counters, EngineStats
 
@@ -138,23 +139,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         with self._lock:
-            scheduler, counters = self._scheduler, self._counters
-            return EngineStats(
-                num_waiting=scheduler.num_waiting,
-                num_running=scheduler.num_running,
-                num_kv_blocks=scheduler.cache.num_usable,
-                num_free_kv_blocks=scheduler.cache.num_free,
-                num_active_adapters=scheduler.adapters.num_active,
-                num_adapter_hits=scheduler.num_adapter_hits,
-                num_adapter_misses=scheduler.num_adapter_misses,
-                num_adapter_loads=scheduler.adapters.num_device_loads,
-                num_adapter_evictions=scheduler.adapters.num_device_evictions,
-                num_prompt_tokens=scheduler.num_prompt_tokens,
-                num_cached_tokens=scheduler.num_cached_tokens,
-                num_preemptions=scheduler.num_preemptions,
-                queue_times=dict(scheduler.queue_times),
-                **counters.exported(),
-            )
+            return engine_stats(self._scheduler, self._counters)
 
     def step(self) -> bool:
         """Plans and runs one forward, delivers its events; False when there was nothing to do."""
@@ -286,9 +271,8 @@ class Engine:
         """Every request of the failed forward ends; pages that may be half written are given up."""
         with self._lock:
             for work in plan.work:
-                message = "the engine failed on this batch"
-                event = Failed(work.sequence.request_id, ErrorCode.INTERNAL, message)
-                self._end(work.sequence, event, deliveries)
+                error = EngineError(ErrorCode.INTERNAL, "the engine failed on this batch")
+                self._end(work.sequence, _failed(work.sequence, error), deliveries)
             for adapter in plan.copies:
                 self._scheduler.adapters.forget_pages(adapter)
 
