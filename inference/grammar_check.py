@@ -170,8 +170,7 @@ def _typed(schema: dict[str, Any], key: str, kind: type, name: str) -> Any:
 
 def _check_keywords(place: str, schema: dict[str, Any]) -> None:
     for key in UNSUPPORTED:
-        # These say nothing.
-        if key in schema and schema[key] not in ([], {}) and (key, schema[key]) not in _EMPTY:
+        if key in schema and not _says_nothing(key, schema[key]):
             raise ValueError(f"{place}: '{key}' is not supported")
     for key in ALONE:
         beside = schema.keys() - NOTES - {key}
@@ -184,7 +183,13 @@ def _check_keywords(place: str, schema: dict[str, Any]) -> None:
         raise ValueError(f"{place}: {message}")
 
 
-_EMPTY = (("uniqueItems", False), ("unevaluatedProperties", True), ("unevaluatedItems", True))
+def _says_nothing(key: str, value: Any) -> bool:
+    """An empty "not" or "contains" does: it matches everything, so they ask for something."""
+    if key in ("not", "contains"):
+        return False
+    if key == "uniqueItems":
+        return value is False
+    return value == {} or (value is True and key.startswith("unevaluated"))
 
 
 def _check_reference(place: str, schema: dict[str, Any], places: Container[str]) -> None:
