@@ -52,6 +52,8 @@ class RemoteEngine:
         self._calls: dict[int, Future[Any]] = {}
         self._digests: dict[str, str] = {}
         self._is_stopping = False
+        # Set before open calls are failed: a call is made known before this is read.
+        self._is_deaf = False
         self.max_model_len = 0
 
     def start(self, on_death: Callable[[], None]) -> None:
@@ -139,6 +141,8 @@ class RemoteEngine:
         number, reply = next(self._numbers), Future[Any]()
         self._calls[number] = reply
         try:
+            if self._is_deaf:
+                raise _gone()
             self._send(Call(number, method, arguments))
             return reply.result(timeout_s)
         except TimeoutError as error:
@@ -157,6 +161,7 @@ class RemoteEngine:
         except (EOFError, OSError):
             return
         finally:
+            self._is_deaf = True
             self._fail_calls()
             if not self._is_stopping:
                 on_death()
