@@ -103,13 +103,11 @@ def bad_calls(pool: Pool) -> dict[str, Callable[[], object]]:
     }
 
 
-def bad_bindings(pool: Pool) -> dict[str, Callable[[], object]]:
-    """A batch that was bound and then changed, or bound for others."""
-    weights, other = pool.weights
-    replace, versions = dataclasses.replace, dict.fromkeys(range(NUM_SLOTS), "v")
+def bad_plans(pool: Pool) -> dict[str, Callable[[], object]]:
+    """A batch that was planned and then changed, or planned for others."""
+    weights, replace = pool.weights[0], dataclasses.replace
     x, _ = inputs(pool, weights)
     planned = replace(pool.batch, plan=plan_tiles(pool.batch, weights.a.shape[2]))
-    dense = ActivePages([weights]).bind(pool.batch, versions)
     fewer, narrower = pool.batch.token_slot[1:], pool.batch.page_table[:, :2].contiguous()
     return {
         "sizes of the plan: expected PlanSizes(num_tokens=10": lambda: shrink(
@@ -118,14 +116,25 @@ def bad_bindings(pool: Pool) -> dict[str, Callable[[], object]]:
         "got PlanSizes(num_tokens=11, num_slots=5, max_pages=8": lambda: shrink(
             x, weights, replace(planned, page_table=narrower)
         ),
+        "rows of a page in the plan: expected 8, got 4": lambda: shrink(
+            x, weights, replace(pool.batch, plan=plan_tiles(pool.batch, 4))
+        ),
+    }
+
+
+def bad_bindings(pool: Pool) -> dict[str, Callable[[], object]]:
+    """A batch that was bound and then changed, or bound for others."""
+    weights, other = pool.weights
+    replace, versions = dataclasses.replace, dict.fromkeys(range(NUM_SLOTS), "v")
+    x, _ = inputs(pool, weights)
+    dense = ActivePages([weights]).bind(pool.batch, versions)
+    fewer = pool.batch.token_slot[1:]
+    return {
         "tokens of the dense form: expected shape [10, 1, RA], got [11": lambda: shrink(
             x[1:], weights, replace(dense, token_slot=fewer)
         ),
         "groups bound to the batch: expected column 3": lambda: shrink(
             inputs(pool, other)[0], other, dense
-        ),
-        "rows of a page in the plan: expected 8, got 4": lambda: shrink(
-            x, weights, replace(pool.batch, plan=plan_tiles(pool.batch, 4))
         ),
         "groups: expected at least one": lambda: ActivePages([]),
         "columns of groups: expected each once, got [0, 0, 1": lambda: ActivePages(
@@ -147,6 +156,9 @@ def bad_bindings(pool: Pool) -> dict[str, Callable[[], object]]:
 
 
 CALLS = bad_calls(pool_for("uniform", CPU)) | bad_bindings(pool_for("uniform", CPU))
+if not torch.cuda.is_available():
+    # Plans on the CPU are made in the interpreter.
+    CALLS |= bad_plans(pool_for("uniform", CPU))
 
 
 @pytest.mark.parametrize("message", list(CALLS))
