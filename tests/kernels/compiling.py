@@ -37,7 +37,7 @@ def instead_of_running(tell: Callable[[dict[str, object]], None]) -> None:
         options = {key: named.pop(key) for key in OPTIONS if key in named}
         values = dict(zip(kernel.arg_names, args, strict=False)) | named
         made = triton.compile(_source(kernel, values), target=TARGET, options=options)
-        usage = _usage(made.asm["cubin"])
+        usage = _usage(made.asm["cubin"]) | {"bare_arrivals": bare_arrivals(made.asm["ptx"])}
         tell({"kernel": kernel.__name__, "shared": made.metadata.shared, **usage})
 
     JITFunction.run = run
@@ -84,3 +84,19 @@ def _usage(cubin: bytes) -> dict[str, int]:
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = dict(re.findall(r"(REG|STACK):(\d+)", text))
     return {"registers": int(found["REG"]), "stack": int(found["STACK"])}
+
+
+def bare_arrivals(ptx: str) -> int:
+    """Arrivals at a shared barrier that one thread makes for its warps before all have come.
+
+    Between such an arrival and the barrier of the warps before it nothing may touch shared memory.
+    """
+    num_bare, is_open = 0, False
+    for line in ptx.splitlines():
+        if re.search(r"\bbar(rier)?(\.warp)?\.sync", line):
+            is_open = False
+        elif "mbarrier.arrive" in line:
+            num_bare += is_open
+        elif re.search(r"\b(ld|st)\.shared|\b(ld|st)matrix|wgmma\.mma_async", line):
+            is_open = True
+    return num_bare

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+from tests.kernels.compiling import bare_arrivals
+
 # Bytes of shared memory that a program may have on compute capability 9.0.
 MAX_SHARED = 227 * 1024
 KERNELS = {
@@ -37,3 +39,10 @@ def test_every_launch_fits_a_hopper_gpu() -> None:
     assert {one["kernel"] for one in launches} == KERNELS
     assert not [one for one in launches if one["shared"] > MAX_SHARED]
     assert not [one for one in launches if one["stack"]]
+    assert not [one for one in launches if one["bare_arrivals"]]
+
+
+def test_an_arrival_behind_a_read_is_bare() -> None:
+    arrive = "@%p1 mbarrier.arrive.shared::cta.b64 _, [%r1];"
+    assert bare_arrivals(f"ld.shared.b32 %r2, [%r3];\nbar.sync 2, 128;\n{arrive}") == 0
+    assert bare_arrivals(f"bar.sync 2, 128;\nld.shared.b32 %r2, [%r3];\n{arrive}") == 1
