@@ -1,62 +1,176 @@
-"""`python -m inference.bench`: ours beside its peers in one run, or decode steps on a GPU.
+"""`python -m inference.bench`: the engine's figures, as JSON lines.
 
-Without flags: tokens/s on the CPU at 1 and 8 requests over 0, 1 and 3 adapters beside transformers'
-generate and PEFT's mixed batch, on the demo's model and adapters. With --shape or --load-format
-dummy: bursts of requests on a dummy model, on the GPU if there is one (tables B and C of steps,
-rates and times to the first token). `fairness`: who waits how long while another tenant floods.
+WHAT, in this order whatever the order given; `device` is all from bursts to served:
+  peers      (default) the CPU beside transformers' generate and PEFT's mixed batch: table D
+  fairness   who waits how long while another tenant floods, on a simulated clock
+  bursts     decode steps, output rates, times to first token: tables B and C
+  off        what requests without adapters pay for an engine with adapters
+  loads      an adapter from disk, page cache and host memory
+  stalls     steps of other requests while adapters load
+  fit        one adapter more than fits
+  zipf       a thousand registered adapters, of which a part fits
+  served     the HTTP server under 256 streams, against offline
+
+All from bursts on run on the GPU if there is one, on one dummy model and shared engines. A line is
+written as soon as it is measured; --budget ends a run between two of them.
+
+`python -m inference.bench report FILE ...` prints such lines beside what is asked of them.
 """
 
 import argparse
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from inference.bench.bursts import burst, measure_bursts
+from inference.bench.bursts import BURSTS, burst, measure_bursts
 from inference.bench.fairness import measure_fairness
+from inference.bench.fit import measure_fit
+from inference.bench.floors import KERNEL_RESULTS, layer_gains_us
+from inference.bench.off import measure_off
 from inference.bench.peers import measure_peers
-from inference.bench.record import record
-from inference.bench.shapes import SHAPES
+from inference.bench.record import Row, record
+from inference.bench.report import read, report
+from inference.bench.served import measure_served
+from inference.bench.shapes import SHAPES, spec_of
+from inference.bench.stage import Stage
+from inference.bench.stalls import measure_stalls
+from inference.bench.zipf import measure_zipf
+from inference.engine_process import LOG_FORMAT
+from inference.model_spec import ModelSpec
+
+log = logging.getLogger("inference.bench")
 
 RESULTS = Path(__file__).parent / "results"
 ROOT = Path(__file__).parents[2]
 DEMO_MODEL = ROOT / "var" / "models" / "smollm2-135m-instruct"
 DEMO_ADAPTERS = ROOT / "demo" / "adapters"
 
+# In the order in which they run: "off" wants an engine without adapters, "served" ends them all.
+ON_DEVICE: dict[str, Callable[[Stage], Iterator[Row]]] = {
+    "off": measure_off,
+    "stalls": measure_stalls,
+    "fit": measure_fit,
+    "zipf": measure_zipf,
+    "served": measure_served,
+}
+DEVICE = ("bursts", *ON_DEVICE)
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m inference.bench", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("fairness",), help="default: tokens/s")
-    parser.add_argument("--model-path", help="a Hugging Face directory")
-    parser.add_argument(
-        "--adapters-path", type=Path, default=DEMO_ADAPTERS, help="a folder of adapter folders"
+
+def main(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["report"]:
+        return _report(arguments[1:])
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    asked = [options.what] if isinstance(options.what, str) else options.what
+    wanted = {name for what in asked for name in (DEVICE if what == "device" else [what])}
+    commit = options.commit
+    if "peers" in wanted:
+        _check_folders(parser, options)
+        record(options.results, measure_peers(options), commit)
+    if "fairness" in wanted:
+        record(options.results, measure_fairness(options.results / "fairness.svg"), commit)
+    if wanted & set(DEVICE):
+        with tempfile.TemporaryDirectory() as folder:
+            stage = _stage(options, options.scratch or Path(folder))
+            failed: list[str] = []
+            record(options.results, _on_device(stage, wanted, options, failed), commit)
+            if failed:
+                return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m inference.bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--shape", choices=sorted(SHAPES), help="a dummy model without files")
-    parser.add_argument("--load-format", choices=("auto", "dummy"), default="auto")
-    parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
-    bursts_help = "REQUESTS/DISTINCT ADAPTERS of each burst"
-    bursts = [burst(text) for text in ("64/0", "64/1", "64/16", "64/64")]
-    parser.add_argument("--bursts", type=burst, nargs="+", default=bursts, help=bursts_help)
-    parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--prompt-tokens", type=int, default=256)
-    parser.add_argument("--output-tokens", type=int, help="default: 48, in bursts 256")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    is_dummy = options.shape or options.load_format == "dummy"
-    options.output_tokens = options.output_tokens or (256 if is_dummy else 48)
-    if options.what == "fairness":
-        rows = measure_fairness(options.results / "fairness.svg")
-        record(options.results / "fairness.jsonl", rows)
-    elif is_dummy:
-        if not (options.shape or options.model_path):
-            parser.error("a dummy model needs --shape or --model-path")
-        record(options.results / "bursts.jsonl", measure_bursts(options))
-    else:
-        options.model_path = options.model_path or str(DEMO_MODEL)
-        for path in (Path(options.model_path), options.adapters_path):
-            if not path.is_dir():
-                parser.error(f"{path} is not there: name a model and adapters, or make the demo's")
-        record(options.results / "peers.jsonl", measure_peers(options))
+    choices = ("peers", "fairness", "device", *DEVICE)
+    parser.add_argument("what", nargs="*", choices=choices, metavar="WHAT", default="peers")
+    add = parser.add_argument
+    add("--budget", type=float, default=float("inf"), metavar="S", help="seconds; default: no end")
+    add("--results", type=Path, default=RESULTS, metavar="DIR", help="default: here, in results/")
+    add("--commit", help="of the tree, where it was copied without its history")
+    add("--shape", choices=sorted(SHAPES), help="a dummy model without files; default: the 8B")
+    add("--model-path", help="a Hugging Face directory instead; peers: default the demo's")
+    add("--load-format", choices=("auto", "dummy"), default="dummy", help="of --model-path")
+    add("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
+    bursts_help = "REQUESTS/ADAPTERS of each burst; default: all of tables B and C"
+    add("--bursts", type=burst, nargs="+", default=BURSTS, help=bursts_help)
+    scratch_help = "where model and adapter files are written and found; default: deleted after"
+    add("--scratch", type=Path, metavar="DIR", help=scratch_help)
+    add("--requests", type=int, default=256, help="that run at once")
+    add("--rank", type=int, default=16)
+    add("--prompt-tokens", type=int, default=256)
+    add("--output-tokens", type=int, help="default: 256; peers: 48")
+    add("--repeats", type=int, help="default: 1; peers: 3")
+    add("--threads", type=int, default=2, help="of the CPU")
+    adapters_help = "peers: a folder of adapter folders; default: the demo's"
+    add("--adapters-path", type=Path, default=DEMO_ADAPTERS, help=adapters_help)
+    return parser
+
+
+def _stage(options: argparse.Namespace, scratch: Path) -> Stage:
+    shape = options.shape or (None if options.model_path else "llama-3.1-8b")
+    return Stage(
+        spec=spec_of(shape) if shape else ModelSpec.load(options.model_path),
+        scratch=scratch,
+        max_requests=max(options.requests, *(each.num_requests for each in options.bursts)),
+        prompt_tokens=options.prompt_tokens,
+        output_tokens=options.output_tokens or 256,
+        rank=options.rank,
+        repeats=options.repeats or 1,
+        until_s=time.monotonic() + options.budget,
+        shape=shape,
+        model_path=None if shape else options.model_path,
+        config={
+            "dtype": options.dtype,
+            "load_format": "dummy" if shape else options.load_format,
+            "num_threads": options.threads,
+        },
+    )
+
+
+def _on_device(
+    stage: Stage, wanted: set[str], options: argparse.Namespace, failed: list[str]
+) -> Iterator[Row]:
+    """What fails is logged and noted in failed: the others' lines are worth having."""
+    gains_us = layer_gains_us(sorted(KERNEL_RESULTS.glob("*.jsonl")))
+    measures = {"bursts": lambda _: measure_bursts(stage, options.bursts, gains_us)} | ON_DEVICE
+    for name in (name for name in DEVICE if name in wanted):
+        if stage.left_s <= 0:
+            log.warning("no time left for %s", name)
+            continue
+        try:
+            yield from measures[name](stage)
+        except Exception:
+            log.exception("%s failed", name)
+            failed.append(name)
+        yield from stage.take_setup()
+
+
+def _check_folders(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    options.model_path = options.model_path or str(DEMO_MODEL)
+    options.output_tokens = options.output_tokens or 48
+    options.repeats = options.repeats or 3
+    for path in (Path(options.model_path), options.adapters_path):
+        if not path.is_dir():
+            parser.error(f"{path} is not there: name a model and adapters, or make the demo's")
+
+
+def _report(arguments: Sequence[str]) -> int:
+    paths = [Path(one) for one in arguments] or sorted(RESULTS.glob("*.jsonl"))
+    try:
+        print("\n".join(report(read(paths))))
+    except (OSError, ValueError) as error:
+        print(f"python -m inference.bench report: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -1,27 +1,17 @@
-"""Bursts on a dummy model: requests that arrive together, greedy, each its own prompt.
-
-One engine serves all bursts, in turn: what differs between two rows is their requests alone. A
-step's time is the loop's wall time from plan to tokens read back: what a client waits.
-"""
+"""Bursts: requests that arrive together, request i with adapter i mod n. Tables B and C."""
 
 import argparse
 import statistics
-import tempfile
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from inference.bench.dummy_adapter import write_dummy_adapters
-from inference.bench.shapes import spec_of
-from inference.config import EngineConfig
-from inference.engine import Engine
-from inference.model_spec import ModelSpec
-from inference.request import Event, GenerateRequest, SamplingParams, Token
-from kernels.bench.timing import read_bytes_per_us
+from inference.bench.floors import floor_ms, predicted_ms
+from inference.bench.record import Row, figure
+from inference.bench.stage import Stage
+from inference.bench.traffic import Sent, Traffic, steady_steps_ms, tokens_per_s
 
-Row = dict[str, Any]
+# What is compiled, copied or made at first use is not kept.
+WARM_TOKENS = 4
 
 
 @dataclass(frozen=True)
@@ -33,16 +23,6 @@ class Burst:
         return f"{self.num_requests} requests, {self.num_adapters} adapters"
 
 
-@dataclass
-class Run:
-    """steps_ms: steps in which every request decodes. first_s: each request's first token."""
-
-    steps_ms: list[float] = field(default_factory=list)
-    first_s: dict[str, float] = field(default_factory=dict)
-    num_tokens: int = 0
-    wall_s: float = 0.0
-
-
 def burst(text: str) -> Burst:
     """ "64/16": requests, distinct adapters."""
     requests, slash, adapters = text.partition("/")
@@ -51,123 +31,106 @@ def burst(text: str) -> Burst:
     return Burst(int(requests), int(adapters))
 
 
-def measure_bursts(options: argparse.Namespace) -> Iterator[Row]:
-    """Rows of tables B and C for every burst, in order."""
-    spec = spec_of(options.shape) if options.shape else ModelSpec.load(options.model_path)
-    engine = _engine(options, spec)
-    _load_adapters(engine, options, spec)
-    alone: dict[int, float] = {}
-    for number, each in enumerate(options.bursts):
-        # What is compiled or made at first use is not kept.
-        _run(engine, each, options.prompt_tokens, 4, 2 * number)
-        run = _run(engine, each, options.prompt_tokens, options.output_tokens, 2 * number + 1)
-        yield _step_row(options, spec, engine, each, run)
-        yield from _run_rows(each, run, alone)
-
-
-def _engine(options: argparse.Namespace, spec: ModelSpec) -> Engine:
-    most = max(each.num_requests for each in options.bursts)
-    config = EngineConfig(
-        options.model_path or options.shape,
-        dtype=options.dtype,
-        load_format="dummy",
-        max_loras_per_batch=max(1, *(each.num_adapters for each in options.bursts)),
-        max_lora_rank=options.rank,
-        max_model_len=options.prompt_tokens + options.output_tokens + 1,
-        max_num_seqs=most,
-        prefix_cache=False,
-        num_threads=options.threads,
-        # The files are gone once loaded.
-        host_adapter_bytes=1 << 40,
+# Every row of table B, and 256/100 of table C.
+BURSTS = tuple(
+    Burst(*pair)
+    for pair in (
+        *((64, 0), (64, 1), (64, 16), (64, 64)),
+        *((256, 0), (256, 16), (256, 64), (256, 100), (256, 256)),
     )
-    return Engine(config, spec)
+)
 
 
-def _load_adapters(engine: Engine, options: argparse.Namespace, spec: ModelSpec) -> None:
-    count = max(each.num_adapters for each in options.bursts)
-    with tempfile.TemporaryDirectory() as folder:
-        for number, path in enumerate(
-            write_dummy_adapters(Path(folder), spec, options.rank, count)
-        ):
-            engine.load_adapter(f"adapter-{number}", str(path))
+def measure_bursts(
+    stage: Stage,
+    bursts: Sequence[Burst] = BURSTS,
+    gains_us: Mapping[tuple[int, int, int], float] | None = None,
+) -> Iterator[Row]:
+    """Rows of tables B and C for every burst, in order. gains_us: floors.layer_gains_us."""
+    base: dict[int, Row] = {}
+    alone_s: dict[int, float] = {}
+    for each in bursts:
+        if stage.left_s <= 0:
+            return
+        runs = run_burst(stage, each)
+        yield from stage.take_setup()
+        row = _step_row(stage, each, runs)
+        if not each.num_adapters:
+            base[each.num_requests] = row
+        elif each.num_requests in base:
+            row |= _prediction(stage, each, row, base[each.num_requests], gains_us or {})
+        yield row
+        yield from _run_rows(each, runs, alone_s)
 
 
-def _run(engine: Engine, each: Burst, prompt_tokens: int, output_tokens: int, part: int) -> Run:
-    run, started = Run(), time.perf_counter()
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, Token):
-            run.num_tokens += 1
-            run.first_s.setdefault(event.request_id, time.perf_counter() - started)
-
-    params = SamplingParams(output_tokens, temperature=0.0, ignore_eos=True)
-    for number in range(each.num_requests):
-        ids = _prompt(part * each.num_requests + number, prompt_tokens, engine.spec.vocab_size)
-        name = f"adapter-{number % each.num_adapters}" if each.num_adapters else None
-        digest = None if name is None else engine.resolve_adapter(name)
-        engine.submit(GenerateRequest(f"{part}-{number}", ids, params, digest), on_event)
-    while engine.state().num_waiting or engine.state().num_running:
-        before, begun = run.num_tokens, time.perf_counter()
-        engine.step()
-        if run.num_tokens - before == each.num_requests:
-            run.steps_ms.append((time.perf_counter() - begun) * 1e3)
-    run.wall_s = time.perf_counter() - started
-    # The first such step ends the prefill.
-    run.steps_ms = run.steps_ms[1:]
-    return run
+def run_burst(stage: Stage, each: Burst, engine: str = "many") -> list[list[Sent]]:
+    """The same burst stage.repeats times, adapters on the device."""
+    traffic = stage.traffic(engine)
+    names = stage.adapters(engine, stage.rank, each.num_adapters) if each.num_adapters else []
+    adapters = [names[i % len(names)] if names else None for i in range(each.num_requests)]
+    Traffic(traffic.engine, stage.prompt_tokens, WARM_TOKENS).burst(adapters)
+    runs = [traffic.burst(adapters) for _ in range(stage.repeats)]
+    if any(len(steady_steps_ms(sent)) < 2 for sent in runs):
+        raise RuntimeError(f"{each}: they never decode all together: too little KV memory?")
+    return runs
 
 
-def _prompt(number: int, length: int, vocab_size: int) -> tuple[int, ...]:
-    return tuple((number * 7919 + i * 31) % vocab_size for i in range(length))
-
-
-def _step_row(
-    options: argparse.Namespace, spec: ModelSpec, engine: Engine, each: Burst, run: Run
-) -> Row:
-    if len(run.steps_ms) < 2:
-        raise SystemExit(f"{each}: they never decode all together: too little KV memory?")
-    context = options.prompt_tokens + options.output_tokens / 2
-    return {
+def _step_row(stage: Stage, each: Burst, runs: list[list[Sent]]) -> Row:
+    engine = stage.engine("many")
+    steps = [step for sent in runs for step in steady_steps_ms(sent)]
+    row: Row = {
         "table": "B",
-        "model": spec.name,
+        "model": stage.spec.name,
         "requests": each.num_requests,
         "adapters": each.num_adapters,
-        "rank": options.rank if each.num_adapters else None,
-        "prompt_tokens": options.prompt_tokens,
-        "output_tokens": options.output_tokens,
-        "step_ms": round(statistics.median(run.steps_ms), 3),
-        "step_ms_p90": round(statistics.quantiles(run.steps_ms, n=10)[-1], 3),
-        "floor_ms": _floor_ms(spec, engine, each, context, options.rank),
-        "num_steps": len(run.steps_ms),
+        "rank": stage.rank if each.num_adapters else None,
+        "prompt_tokens": stage.prompt_tokens,
+        "output_tokens": stage.output_tokens,
+        "step_ms": round(statistics.median(steps), 3),
+        "step_ms_p90": round(statistics.quantiles(steps, n=10)[-1], 3),
+        # What the peers' figures are: the smallest mean time between tokens of a request.
+        "tpot_ms_min": round(min(_tpot_ms(one) for sent in runs for one in sent), 3),
+        "floor_ms": None,
+        "num_steps": len(steps),
+        "places": stage.places["many"],
     }
+    if engine.device.type == "cuda":
+        context = stage.prompt_tokens + stage.output_tokens / 2
+        numbers = (each.num_requests, context, each.num_adapters, stage.rank)
+        row["floor_ms"] = round(floor_ms(stage.spec, engine.dtype, *numbers), 3)
+    return row
 
 
-def _floor_ms(
-    spec: ModelSpec, engine: Engine, each: Burst, context: float, rank: int
-) -> float | None:
-    """Weights, keys and values, and adapters once, at the device's read bandwidth."""
-    if engine.device.type == "cpu":
-        return None
-    shapes = spec.projections().values()
-    weights = spec.num_layers * sum(i * o for i, o in shapes) + spec.vocab_size * spec.hidden_size
-    adapter = spec.num_layers * rank * sum(i + o for i, o in shapes)
-    kv = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * context
-    elements = weights + each.num_adapters * adapter + each.num_requests * kv
-    return round(elements * engine.dtype.itemsize / read_bytes_per_us() / 1e3, 3)
+def _tpot_ms(one: Sent) -> float:
+    return (one.token_s[-1] - one.token_s[0]) / (len(one.token_s) - 1) * 1e3
 
 
-def _run_rows(each: Burst, run: Run, alone: dict[int, float]) -> Iterator[Row]:
-    """alone: by number of requests, the median time to first token without adapters."""
-    first = sorted(run.first_s.values())
-    median = statistics.median(first)
-    rate = run.num_tokens / run.wall_s
-    yield {"table": "C", "what": f"output, {each}", "value": round(rate, 1), "unit": "tok/s"}
-    for name, value in (("median", median), ("last", first[-1])):
-        what = f"time to first token, {name}, {each}"
-        yield {"table": "C", "what": what, "value": round(value * 1e3, 1), "unit": "ms"}
+def _prediction(
+    stage: Stage,
+    each: Burst,
+    row: Row,
+    base: Row,
+    gains_us: Mapping[tuple[int, int, int], float],
+) -> Row:
+    """The step by the kernels' table A, and what the loop takes beyond it."""
+    gain_us = gains_us.get((each.num_requests, each.num_adapters, stage.rank))
+    if gain_us is None:
+        return {}
+    wanted = predicted_ms(base["step_ms"], stage.spec.num_layers, gain_us)
+    return {"predicted_ms": round(wanted, 3), "lost_ms": round(row["step_ms"] - wanted, 3)}
+
+
+def _run_rows(each: Burst, runs: list[list[Sent]], alone_s: dict[int, float]) -> Iterator[Row]:
+    """alone_s: by number of requests, the median time to first token without adapters."""
+    first = [sorted(one.first_s for one in sent) for sent in runs]
+    median = statistics.mean(statistics.median(times) for times in first)
+    rate = statistics.mean(tokens_per_s(sent) for sent in runs)
+    yield figure(f"output, {each}", rate, "tok/s")
+    yield figure(f"time to first token, median, {each}", median * 1e3, "ms")
+    last = statistics.mean(times[-1] for times in first)
+    yield figure(f"time to first token, last, {each}", last * 1e3, "ms")
     if not each.num_adapters:
-        alone[each.num_requests] = median
-    elif each.num_requests in alone:
-        what = f"time to first token with LoRA / without, {each}"
-        ratio = median / alone[each.num_requests]
-        yield {"table": "C", "what": what, "value": round(ratio, 3), "unit": "ratio"}
+        alone_s[each.num_requests] = median
+    elif each.num_requests in alone_s:
+        ratio = median / alone_s[each.num_requests]
+        yield figure(f"time to first token with LoRA / without, {each}", ratio, "ratio")

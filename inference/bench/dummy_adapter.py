@@ -1,4 +1,8 @@
-"""Random adapters of a given rank on every projection, as files, for benchmarks."""
+"""Random adapters of a given rank on every projection, as files, for benchmarks.
+
+By the recipe that the peers were measured with: A ~ N(0, 1/in), B ~ N(0, 1e-6), alpha twice the
+rank; NUM_DISTINCT have numbers of their own, the others' weights are links to theirs.
+"""
 
 import json
 import os
@@ -10,41 +14,59 @@ from safetensors.torch import save_file
 from inference.adapter_loader import CONFIG_NAME, WEIGHTS_NAME
 from inference.model_spec import ModelSpec
 
-# So many have numbers of their own; the others' weights are links to theirs.
 NUM_DISTINCT = 8
 
 
 def write_dummy_adapters(folder: Path, spec: ModelSpec, rank: int, count: int) -> list[Path]:
-    """count versions below folder: by lora_alpha each has bytes, and so a digest, of its own."""
-    paths = [
-        write_dummy_adapter(folder / str(number), spec, rank, number)
-        for number in range(min(count, NUM_DISTINCT))
-    ]
-    for number in range(NUM_DISTINCT, count):
-        source, path = paths[number % NUM_DISTINCT], folder / str(number)
-        path.mkdir()
-        os.link(source / WEIGHTS_NAME, path / WEIGHTS_NAME)
-        config = json.loads((source / CONFIG_NAME).read_text("utf-8"))
-        config["lora_alpha"] = rank * (1 + number / count)
-        (path / CONFIG_NAME).write_text(json.dumps(config), "utf-8")
-        paths.append(path)
+    """count versions below folder, a000 and on: each has a configuration, and so a digest, of its
+    own. What is there already is kept.
+    """
+    paths = [folder / f"a{number:03d}" for number in range(count)]
+    for number, path in enumerate(paths):
+        if (path / CONFIG_NAME).is_file():
+            continue
+        if number < NUM_DISTINCT:
+            write_dummy_adapter(path, spec, rank, number)
+        else:
+            path.mkdir(parents=True, exist_ok=True)
+            os.link(paths[number % NUM_DISTINCT] / WEIGHTS_NAME, path / WEIGHTS_NAME)
+            _write_config(path, spec, rank)
     return paths
 
 
-def write_dummy_adapter(folder: Path, spec: ModelSpec, rank: int, seed: int) -> Path:
-    """Writes PEFT's two files in bf16 to folder and returns it."""
+def write_dummy_adapter(
+    folder: Path, spec: ModelSpec, rank: int, seed: int, b_std: float = 1e-3
+) -> Path:
+    """Writes PEFT's two files in bf16 to folder and returns it. The configuration comes last."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = sorted({name.rsplit(".", 1)[1] for name in spec.projections()})
-    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": rank}
-    config |= {"target_modules": names, "bias": "none"}
-    (folder / CONFIG_NAME).write_text(json.dumps(config), "utf-8")
-    generator = torch.Generator().manual_seed(seed)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    generator = torch.Generator(device).manual_seed(seed)
     tensors: dict[str, torch.Tensor] = {}
     for module, (num_in, num_out) in spec.lora_modules().items():
         prefix = f"base_model.model.{module}.lora_"
-        a = torch.randn(rank, num_in, generator=generator) * num_in**-0.5
-        b = torch.randn(num_out, rank, generator=generator) * 0.01
-        tensors[prefix + "A.weight"] = a.to(torch.bfloat16)
-        tensors[prefix + "B.weight"] = b.to(torch.bfloat16)
-    save_file(tensors, folder / WEIGHTS_NAME)
+        a = torch.randn(rank, num_in, generator=generator, device=device) * num_in**-0.5
+        b = torch.randn(num_out, rank, generator=generator, device=device) * b_std
+        tensors[prefix + "A.weight"] = a.to(torch.bfloat16).cpu()
+        tensors[prefix + "B.weight"] = b.to(torch.bfloat16).cpu()
+    save_file(tensors, folder / WEIGHTS_NAME, metadata={"format": "pt"})
+    _write_config(folder, spec, rank)
     return folder
+
+
+def _write_config(folder: Path, spec: ModelSpec, rank: int) -> None:
+    names = sorted({name.rsplit(".", 1)[1] for name in spec.projections()})
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        # Nobody looks it up; it makes the bytes this folder's own.
+        "base_model_name_or_path": f"synthetic/{spec.name}#{folder.name}",
+        "r": rank,
+        "lora_alpha": 2 * rank,
+        "lora_dropout": 0.0,
+        "target_modules": names,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "modules_to_save": None,
+    }
+    (folder / CONFIG_NAME).write_text(json.dumps(config), "utf-8")

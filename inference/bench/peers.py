@@ -6,6 +6,7 @@ times, never fast. transformers and PEFT are imported here and nowhere else in t
 """
 
 import argparse
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,21 +15,37 @@ from typing import Any
 
 import torch
 
+from inference.bench.dummy_adapter import write_dummy_adapter
+from inference.bench.record import Row
 from inference.config import EngineConfig
 from inference.engine import Engine
+from inference.model_spec import ModelSpec
 from inference.request import SamplingParams
 from inference.startup import DTYPES
 
 PROMPT_TOKENS = 32
 # (requests, distinct adapters)
-CASES = ((1, 0), (1, 1), (8, 0), (8, 1), (8, 3))
+CASES = ((1, 0), (1, 1), (8, 0), (8, 1), (8, 8))
+NUM_ADAPTERS = 8
+# Of the adapters beyond those given: loud enough that a wrong one is seen in the tokens.
+RANK, B_STD = 16, 0.02
 
 
-def measure_peers(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A row a case: tokens/s of ours and of the peer, and their ratio."""
+def measure_peers(options: argparse.Namespace) -> Iterator[Row]:
+    """Table D, a row a case: tokens/s of ours and of the peer, and their ratio."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = sorted(p for p in options.adapters_path.iterdir() if p.is_dir())[:NUM_ADAPTERS]
+        spec = ModelSpec.load(options.model_path)
+        paths += [
+            write_dummy_adapter(Path(folder) / f"random-{number}", spec, RANK, number, B_STD)
+            for number in range(NUM_ADAPTERS - len(paths))
+        ]
+        yield from _measure(options, paths)
+
+
+def _measure(options: argparse.Namespace, paths: list[Path]) -> Iterator[Row]:
     dtype = "float32" if options.dtype == "auto" else options.dtype
     torch.set_num_threads(options.threads)
-    paths = sorted(p for p in options.adapters_path.iterdir() if p.is_dir())[:3]
     engine = _engine(options, dtype, paths)
     peer = _Peer(options.model_path, paths, DTYPES[dtype])
     for num_requests, num_adapters in CASES:
@@ -43,7 +60,7 @@ def measure_peers(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         best, tokens = _take_turns(runs, options.repeats)
         speeds = {name: num_requests * options.output_tokens / best[name] for name in runs}
         yield {
-            "table": "peers",
+            "table": "D",
             "what": f"{num_requests} requests, {num_adapters} adapters",
             "peer_is": "transformers generate" if not names else "PEFT generate, adapter_names",
             "ours": round(speeds["ours"], 1),
