@@ -1,69 +1,43 @@
-"""Which adapter is where, and who holds it. Numbers only, no tensors.
+"""Which adapter is where, and who holds it. Numbers only, no tensors. Under the engine's lock.
 
-Tiers: disk (a path and a digest) → host (packed pages in memory) → device (pages and a slot).
+Tiers: disk (a path and a digest) → host (pages of its memory) → device (pages and a slot).
 Ownership: a request in the engine, waiting or running, holds a claim: the adapter cannot disappear.
 A request that was admitted holds a lease: the adapter cannot leave the device. Both are taken and
-given back by the scheduler only. An adapter that lost its last name goes with its last claim.
+given back by the scheduler only. Who reads host pages, to copy or to compile them, holds a use of
+them. What is unloaded while its pages are read or written keeps them until that is done. An adapter
+that lost its last name goes with its last claim, or when it comes to rest.
 """
 
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Literal
 
+from inference.adapter import Adapter, Placement
+from inference.adapter_tiers import DeviceTier, HostTier
 from inference.errors import EngineError, ErrorCode
 
-
-class Placement(Enum):
-    """What stands between an adapter and a lease."""
-
-    READY = "ready"
-    NOT_ON_HOST = "not on host"
-    NO_ROOM = "no room"
-
-
-@dataclass
-class Adapter:
-    """One adapter version. pages: of the device, in rank order; slot: its row in the tables."""
-
-    digest: str
-    path: str
-    rank: int
-    num_pages: int
-    num_bytes: int
-    names: set[str] = field(default_factory=set)
-    pinned: bool = False
-    num_claims: int = 0
-    num_leases: int = 0
-    on_host: bool = False
-    slot: int | None = None
-    pages: tuple[int, ...] = ()
-    last_use: int = 0
-
-    @property
-    def tier(self) -> Literal["device", "host", "disk"]:
-        if self.slot is not None:
-            return "device"
-        return "host" if self.on_host else "disk"
+# On their way to the device at once: as many of 84 MB as a prefill step leaves time for.
+MAX_COPYING = 16
 
 
 class AdapterPool:
-    """num_pages device pages of rows_per_page rank rows; max_active adapters leased at once."""
+    """num_pages device pages, num_host_pages in host memory; max_active adapters leased at once.
 
-    def __init__(self, num_pages: int, max_active: int, host_bytes: int) -> None:
+    copies_ahead: only what is on the device is leased, and place() brings it there in time; False:
+    lease() places, and the copy is made before the step that needs it.
+    """
+
+    def __init__(
+        self, num_pages: int, max_active: int, num_host_pages: int, copies_ahead: bool = False
+    ) -> None:
         self.num_pages = num_pages
         self.max_active = max_active
-        self.host_bytes = host_bytes
-        self.num_device_loads = 0
-        self.num_device_evictions = 0
+        self.copies_ahead = copies_ahead
+        self._host = HostTier(num_host_pages)
+        self._device = DeviceTier(num_pages)
         self._adapters: dict[str, Adapter] = {}
         self._digest_by_name: dict[str, str] = {}
-        self._free_pages = list(range(num_pages))
-        self._free_slots = list(range(num_pages))
-        # On the device, not leased, not pinned; least recently released first.
-        self._idle: OrderedDict[str, Adapter] = OrderedDict()
-        self._num_idle_pages = 0
+        # Pinned, and not on the device yet.
+        self._unplaced: dict[str, Adapter] = {}
         self._num_active = 0
         self._clock = 0
 
@@ -74,11 +48,42 @@ class AdapterPool:
     def num_active(self) -> int:
         return self._num_active
 
+    @property
+    def num_device_loads(self) -> int:
+        return self._device.num_loads
+
+    @property
+    def num_device_evictions(self) -> int:
+        return self._device.evictions.num_by_cause["room"]
+
+    @property
+    def num_evictions(self) -> dict[tuple[str, str], int]:
+        """By tier and cause: "room" for another, "unload", "failed" copies."""
+        tiers: dict[str, Counter[str]] = {
+            "device": self._device.evictions.num_by_cause,
+            "host": self._host.evictions.num_by_cause,
+        }
+        return {(tier, cause): num for tier, by in tiers.items() for cause, num in by.items()}
+
     def find(self, digest: str) -> Adapter | None:
         return self._adapters.get(digest)
 
     def resolve(self, name: str) -> str | None:
         return self._digest_by_name.get(name)
+
+    def expect(self, adapter: Adapter) -> bool:
+        """Enters an adapter that is being loaded and has no name yet, with host pages to read it
+        to; False: there is no room for those now. forget() is called once for it.
+        """
+        assert adapter.digest not in self._adapters, "an adapter is entered once"
+        self._adapters[adapter.digest] = adapter
+        adapter.is_expected = True
+        return self.start_read(adapter)
+
+    def forget(self, adapter: Adapter) -> Adapter | None:
+        """What was expected has its names now, or gets none; returns it if it is gone for good."""
+        adapter.is_expected = False
+        return self._drop_if_unwanted(adapter)
 
     def register(self, name: str, adapter: Adapter) -> Adapter:
         """Binds name to this version; the version already known under its digest wins."""
@@ -95,8 +100,10 @@ class AdapterPool:
         if pinned + adapter.num_pages + largest > self.num_pages:
             message = f"cannot pin: {pinned} of {self.num_pages} pages are pinned already"
             raise EngineError(ErrorCode.OVERLOADED, message, "pinned")
-        self._leave_idle(adapter)
         adapter.pinned = True
+        self._device.settle(adapter)
+        if adapter.slot is None:
+            self._unplaced[adapter.digest] = adapter
 
     def unbind(self, name: str) -> Adapter | None:
         """Takes the name away at once; returns the adapter if it is gone for good."""
@@ -114,14 +121,19 @@ class AdapterPool:
         return self._drop_if_unwanted(adapter)
 
     def placement(self, digest: str) -> Placement:
-        """Whether lease() would succeed now."""
+        """READY: lease() would succeed now."""
         adapter = self._adapters[digest]
+        if adapter.is_copying:
+            return Placement.COPYING
         if adapter.slot is None and not adapter.on_host:
             return Placement.NOT_ON_HOST
         if adapter.num_leases == 0 and self._num_active >= self.max_active:
             return Placement.NO_ROOM
-        has_room = adapter.slot is not None or self._has_room(adapter)
-        return Placement.READY if has_room else Placement.NO_ROOM
+        if adapter.slot is not None:
+            return Placement.READY
+        if not self._device.has_room(adapter.num_pages):
+            return Placement.NO_ROOM
+        return Placement.ON_HOST if self.copies_ahead else Placement.READY
 
     def lease(self, digest: str) -> bool:
         """Takes a lease after placement() said READY; True when the pages must be copied first."""
@@ -129,9 +141,10 @@ class AdapterPool:
         must_copy = adapter.slot is None
         if must_copy:
             self._place(adapter)
-        self._leave_idle(adapter)
         self._num_active += adapter.num_leases == 0
         adapter.num_leases += 1
+        adapter.is_fresh = False
+        self._device.settle(adapter)
         self.touch(adapter)
         return must_copy
 
@@ -139,97 +152,131 @@ class AdapterPool:
         """Gives a lease back; the adapter stays on the device until its pages are wanted."""
         adapter = self._adapters[digest]
         adapter.num_leases -= 1
-        if adapter.num_leases == 0:
-            self._num_active -= 1
-            self._enter_idle(adapter)
+        self._num_active -= adapter.num_leases == 0
+        self._device.settle(adapter)
+
+    def place(self, digest: str, only_unclaimed: bool) -> bool:
+        """Gives a waiting adapter pages, so that it can be copied there; False when it cannot be
+        now. only_unclaimed: nobody that a waiting request wants leaves the device for it.
+        """
+        adapter = self._adapters[digest]
+        if adapter.slot is not None or not adapter.on_host:
+            return False
+        if self._device.num_copying >= MAX_COPYING:
+            return False
+        if not self._device.has_room(adapter.num_pages, only_unclaimed):
+            return False
+        self._place(adapter, only_unclaimed)
+        adapter.is_fresh = True
+        return True
 
     def place_pinned(self) -> list[Adapter]:
         """Puts pinned adapters on the device while there is room; returns those to copy."""
-        waiting = [a for a in self if a.pinned and a.on_host and a.slot is None]
         placed = []
-        for adapter in waiting:
-            if self._has_room(adapter):
+        for adapter in list(self._unplaced.values()):
+            if adapter.on_host and self._device.has_room(adapter.num_pages):
                 self._place(adapter)
                 placed.append(adapter)
         return placed
 
-    def forget_pages(self, adapter: Adapter) -> None:
-        """The copy to the device failed: the pages hold nothing. Only without leases."""
-        assert adapter.num_leases == 0, "forgetting the pages of a leased adapter"
-        self._leave_device(adapter)
+    def pinned_away(self) -> list[Adapter]:
+        """Pinned adapters whose bytes have to come from disk first."""
+        return [a for a in self._unplaced.values() if not (a.on_host or a.is_reading)]
 
-    def put_on_host(self, digest: str) -> list[str]:
-        """Marks the adapter as held in host memory; returns the digests to drop from there."""
-        adapter = self._adapters[digest]
-        adapter.on_host = True
-        self.touch(adapter)
-        total = sum(a.num_bytes for a in self if a.on_host)
-        dropped = []
-        for other in sorted(self, key=lambda a: a.last_use):
-            if total <= self.host_bytes:
-                break
-            if other.on_host and not (other.num_claims or other.pinned or other is adapter):
-                other.on_host = False
-                total -= other.num_bytes
-                dropped.append(other.digest)
-        return dropped
+    def copied(self, adapter: Adapter) -> Adapter | None:
+        """Its copy is done: the host pages may be used again, the device's are its own. Returns it
+        if it is gone for good.
+        """
+        adapter.num_host_uses -= 1
+        self._end_copy(adapter)
+        return self._drop_if_unwanted(adapter)
+
+    def copy_failed(self, adapter: Adapter) -> Adapter | None:
+        """The pages hold nothing. Only without leases; nothing if it was not being copied."""
+        assert adapter.num_leases == 0, "forgetting the pages of a leased adapter"
+        if adapter.slot is None or not adapter.num_host_uses:
+            return None
+        adapter.num_host_uses -= 1
+        self._end_copy(adapter)
+        self._device.evictions.count("failed", 0.0)
+        self._leave_device(adapter)
+        return self._drop_if_unwanted(adapter)
+
+    def start_read(self, adapter: Adapter) -> bool:
+        """Gives it host pages to be read to; False when others cannot make room now."""
+        assert not (adapter.on_host or adapter.is_reading), "one read at a time"
+        adapter.is_reading = self._host.reserve(adapter)
+        return adapter.is_reading
+
+    def end_read(self, adapter: Adapter, arrived: bool) -> Adapter | None:
+        """Its host pages hold it, or are given back; returns it if it is gone for good."""
+        adapter.is_reading = False
+        if arrived:
+            self._host.arrive(adapter)
+            self.touch(adapter)
+        else:
+            self._host.leave(adapter)
+        return self._drop_if_unwanted(adapter)
+
+    def use_host(self, adapter: Adapter) -> None:
+        """Somebody reads its host pages until done_with_host()."""
+        adapter.num_host_uses += 1
+
+    def done_with_host(self, adapter: Adapter) -> Adapter | None:
+        """Returns the adapter if it is gone for good."""
+        adapter.num_host_uses -= 1
+        return self._drop_if_unwanted(adapter)
 
     def touch(self, adapter: Adapter) -> None:
         self._clock += 1
         adapter.last_use = self._clock
+        adapter.host_floor = self._host.evictions.floor
+        adapter.device_floor = self._device.evictions.floor
 
     def check_integrity(self, claims: dict[str, int], leases: dict[str, int]) -> None:
         """Raises AssertionError unless pages, slots, names and counts agree with the requests."""
-        pages = sorted(p for adapter in self for p in adapter.pages) + sorted(self._free_pages)
-        assert sorted(pages) == list(range(self.num_pages)), "a page is lost or owned twice"
-        slots = [a.slot for a in self if a.slot is not None] + self._free_slots
-        assert sorted(slots) == list(range(self.num_pages)), "a slot is lost or owned twice"
+        self._host.check_integrity(self)
+        self._device.check_integrity(self)
         for adapter in self:
-            placed = 0 if adapter.slot is None else adapter.num_pages
-            assert len(adapter.pages) == placed, "pages without a slot"
             assert adapter.num_claims == claims.get(adapter.digest, 0), "claims differ"
             assert adapter.num_leases == leases.get(adapter.digest, 0), "leases differ"
-            assert not adapter.num_leases or placed, "a leased adapter is not on the device"
-            assert adapter.names or adapter.num_claims, "an unwanted adapter is kept"
+            assert not adapter.num_leases or adapter.slot is not None, "leased, not on the device"
+            assert not (adapter.num_leases and adapter.is_copying), "leased before its copy is done"
+            assert adapter.is_wanted or adapter.is_busy, "an unwanted adapter is kept"
         bound = {name: adapter.digest for adapter in self for name in adapter.names}
         assert bound == self._digest_by_name, "names differ"
-        idle = {a.digest for a in self if a.slot is not None and not (a.num_leases or a.pinned)}
-        assert idle == set(self._idle), "idle adapters differ"
-        assert self._num_idle_pages == sum(a.num_pages for a in self._idle.values())
+        unplaced = {a.digest for a in self if a.pinned and a.slot is None}
+        assert unplaced == set(self._unplaced), "pinned adapters differ"
         assert self._num_active == sum(a.num_leases > 0 for a in self) <= self.max_active
 
-    def _place(self, adapter: Adapter) -> None:
-        while len(self._free_pages) < adapter.num_pages:
-            self._leave_device(next(iter(self._idle.values())))
-            self.num_device_evictions += 1
-        adapter.pages = tuple(self._free_pages[: adapter.num_pages])
-        del self._free_pages[: adapter.num_pages]
-        adapter.slot = self._free_slots.pop()
-        self.num_device_loads += 1
+    def _place(self, adapter: Adapter, only_unclaimed: bool = False) -> None:
+        self._device.place(adapter, only_unclaimed)
+        adapter.num_host_uses += 1
+        if self.copies_ahead:
+            adapter.is_copying = True
+            self._device.num_copying += 1
+        self._unplaced.pop(adapter.digest, None)
+        self._device.settle(adapter)
 
-    def _has_room(self, adapter: Adapter) -> bool:
-        return adapter.num_pages <= len(self._free_pages) + self._num_idle_pages
-
-    def _enter_idle(self, adapter: Adapter) -> None:
-        if adapter.slot is not None and not adapter.pinned:
-            self._idle[adapter.digest] = adapter
-            self._num_idle_pages += adapter.num_pages
-
-    def _leave_idle(self, adapter: Adapter) -> None:
-        if self._idle.pop(adapter.digest, None) is not None:
-            self._num_idle_pages -= adapter.num_pages
+    def _end_copy(self, adapter: Adapter) -> None:
+        self._device.num_copying -= adapter.is_copying
+        adapter.is_copying = False
+        self._device.settle(adapter)
 
     def _leave_device(self, adapter: Adapter) -> None:
-        if adapter.slot is None:
-            return
-        self._leave_idle(adapter)
-        self._free_pages.extend(adapter.pages)
-        self._free_slots.append(adapter.slot)
-        adapter.slot, adapter.pages = None, ()
+        self._device.leave(adapter)
+        if adapter.pinned:
+            self._unplaced[adapter.digest] = adapter
 
     def _drop_if_unwanted(self, adapter: Adapter) -> Adapter | None:
-        if adapter.names or adapter.num_claims:
+        if adapter.is_wanted or adapter.is_busy or adapter.digest not in self._adapters:
             return None
-        self._leave_device(adapter)
+        if adapter.slot is not None:
+            self._device.evictions.count("unload", 0.0)
+            self._leave_device(adapter)
+        if adapter.on_host:
+            self._host.evictions.count("unload", 0.0)
+            self._host.leave(adapter)
+        self._unplaced.pop(adapter.digest, None)
         del self._adapters[adapter.digest]
         return adapter

@@ -1,37 +1,59 @@
-"""Adapters by name: loading, naming, unloading, and the host tier that holds their packed bytes.
+"""Adapters by name: loading, naming, unloading, and their way from disk to the host and the device.
 
 Any thread may call; what is shared is guarded by the engine's lock, and no file is read under it.
+Copies to the device are the loop's: it starts them and hears of their end, and waits for none.
 """
 
-import logging
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from threading import Condition
 
+from inference.adapter import Adapter
+from inference.adapter_copies import AdapterCopies
 from inference.adapter_loader import AdapterLoader
-from inference.adapter_pool import Adapter, AdapterPool
+from inference.adapter_pool import AdapterPool
+from inference.adapter_reads import AdapterReads
 from inference.errors import EngineError, ErrorCode
+from inference.host_pages import HostPages
 from inference.lora import PackedAdapter
 from inference.request import AdapterInfo
+from inference.stats import LoadTimes
 
-logger = logging.getLogger(__name__)
 
-NUM_READERS = 2
+@dataclass
+class FirstLoad:
+    """An adapter that load() brings in for the first time; callers of the same bytes share it."""
+
+    adapter: "Future[Adapter]"
+    num_callers: int = 0
 
 
 class AdapterStore:
     """lock: the engine's, notified when an adapter has arrived."""
 
-    def __init__(self, pool: AdapterPool, loader: AdapterLoader, lock: Condition) -> None:
+    def __init__(
+        self,
+        pool: AdapterPool,
+        loader: AdapterLoader,
+        host: HostPages,
+        copies: AdapterCopies,
+        lock: Condition,
+    ) -> None:
         self.pool = pool
-        self._loader = loader
-        self._lock = lock
-        self._packed: dict[str, PackedAdapter] = {}
-        self._reads: dict[str, Future[PackedAdapter]] = {}
-        self._errors: dict[str, EngineError] = {}
-        self._readers = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="adapter-reader")
+        self.times = LoadTimes()
+        self._loader, self._host, self._copies, self._lock = loader, host, copies, lock
+        self._reads = AdapterReads(pool, loader, host, self.times, lock)
+        self._first_loads: dict[str, FirstLoad] = {}
+        self._copying: dict[str, Adapter] = {}
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether an adapter is on its way to the device."""
+        return bool(self._copying)
 
     def load(self, name: str, path: str, pinned: bool) -> AdapterInfo:
-        """Reads, verifies and names an adapter; on the host when it returns.
+        """Reads, verifies and names an adapter; on the host when it returns, where there is room.
 
         The same name and bytes again is a success. Raises EngineError ADAPTER_CONFLICT,
         INVALID_ADAPTER with every problem, or OVERLOADED when there is no room to pin.
@@ -39,18 +61,22 @@ class AdapterStore:
         digest = self._loader.digest_of(path)
         with self._lock:
             self._check_name(name, digest)
-            known = self.pool.find(digest)
-            if known is not None:
+            first, known = self._first_loads.get(digest), self.pool.find(digest)
+            if first is None and known is not None:
+                # These files were just seen to have its bytes.
+                known.path = path
                 return _info(name, self._bind(name, known, pinned))
-            read = self._read(digest, path)
-        packed = read.result()
-        with self._lock:
-            self._check_name(name, digest)
-            rank, num_pages = packed.rank, packed.pages.shape[0]
-            fresh = Adapter(digest, path, rank, num_pages, packed.num_bytes)
-            adapter = self._bind(name, fresh, pinned)
-            self._hold(digest, packed)
-            return _info(name, adapter)
+            first = first or FirstLoad(self._reads.start_first(digest, path))
+            self._first_loads[digest] = first
+            first.num_callers += 1
+        try:
+            adapter = first.adapter.result()
+            with self._lock:
+                self._check_name(name, digest)
+                return _info(name, self._bind(name, adapter, pinned))
+        finally:
+            with self._lock:
+                self._leave(first, digest)
 
     def unload(self, name: str) -> None:
         """New requests are refused at once; weights go with the last request. MODEL_NOT_FOUND."""
@@ -71,27 +97,66 @@ class AdapterStore:
                 _info(name, adapter) for adapter in self.pool for name in sorted(adapter.names)
             )
 
-    def packed(self, adapter: Adapter) -> PackedAdapter:
-        """The host copy; only while the adapter is on the host."""
-        return self._packed[adapter.digest]
-
     def drop(self, adapter: Adapter | None) -> None:
-        """Forgets the bytes of an adapter that left the pool."""
-        if adapter is not None:
-            self._packed.pop(adapter.digest, None)
+        """Forgets what is known of an adapter that left the pool; under the lock."""
+        self._reads.drop(adapter)
 
     def fetch(self, digest: str) -> None:
-        """Starts to bring the adapter from disk to the host; under the lock, does not wait."""
+        """Starts to bring the adapter from disk to the host, if there is room for it and a reader;
+        under the lock, does not wait.
+        """
         adapter = self.pool.find(digest)
         assert adapter is not None, "a claimed adapter is in the pool"
-        self._read(digest, adapter.path)
+        self._reads.start_fetch(adapter)
+
+    def fetch_pinned(self) -> None:
+        """As fetch, for those that are to be on the device and are not even on the host."""
+        for adapter in self.pool.pinned_away():
+            if adapter.digest not in self._reads.errors:
+                self._reads.start_fetch(adapter)
 
     def take_error(self, digest: str) -> EngineError | None:
         """Why the last fetch of this adapter failed, once; under the lock."""
-        return self._errors.pop(digest, None)
+        return self._reads.errors.pop(digest, None)
+
+    def packed(self, adapter: Adapter) -> PackedAdapter:
+        """The host copy, for start_copies; under the lock, while the pool holds a use of it."""
+        contents = self._reads.contents[adapter.digest]
+        spans = self._host.spans(adapter.host_pages)
+        return PackedAdapter(adapter.digest, adapter.rank, spans, contents.scales, contents.groups)
+
+    def start_copies(self, adapters: Sequence[Adapter], packed: Sequence[PackedAdapter]) -> None:
+        """Starts their copies to the pages that the pool gave; the loop's thread, without the lock,
+        where the current stream is the one that forwards are launched on.
+        """
+        for adapter, weights in zip(adapters, packed, strict=True):
+            self._copies.start(adapter, weights)
+            self._copying[adapter.digest] = adapter
+        if adapters:
+            with self._lock:
+                # On the CPU they are done.
+                self.settle_copies()
+
+    def settle_copies(self) -> None:
+        """Takes in what has arrived on the device; the loop's thread, under the lock."""
+        for copied in self._copies.finished():
+            self.times.count("host", "device", copied.seconds)
+            self.drop(self.pool.copied(self._copying.pop(copied.digest)))
+
+    def give_up_copy(self, adapter: Adapter) -> None:
+        """Whoever should have started it failed; under the lock, only without leases."""
+        if adapter.digest not in self._copying:
+            self.drop(self.pool.copy_failed(adapter))
+
+    def evictions(self) -> dict[tuple[str, str], int]:
+        """By tier and cause; under the lock."""
+        found = self.pool.num_evictions
+        if self._loader.folder is not None:
+            found["compiled", "room"] = self._loader.folder.num_evictions
+        return found
 
     def close(self) -> None:
-        self._readers.shutdown(wait=True, cancel_futures=True)
+        self._reads.close()
 
     def _check_name(self, name: str, digest: str) -> None:
         bound = self.pool.resolve(name)
@@ -111,39 +176,24 @@ class AdapterStore:
             raise
         return adapter
 
-    def _read(self, digest: str, path: str) -> Future[PackedAdapter]:
-        """One read at a time for a digest, whoever asks."""
-        read = self._reads.get(digest)
-        if read is None:
-            read = self._readers.submit(self._loader.load, path, digest)
-            self._reads[digest] = read
-            self._errors.pop(digest, None)
-            read.add_done_callback(lambda done: self._arrived(digest, done))
-        return read
-
-    def _arrived(self, digest: str, read: Future[PackedAdapter]) -> None:
-        with self._lock:
-            self._reads.pop(digest, None)
-            if read.cancelled():
-                return
-            error = read.exception()
-            if self.pool.find(digest) is None:
-                return
-            if error is None:
-                self._hold(digest, read.result())
-            elif isinstance(error, EngineError):
-                self._errors[digest] = error
-            else:
-                logger.error("adapter %s cannot be read", digest, exc_info=error)
-                self._errors[digest] = EngineError(ErrorCode.INTERNAL, "the adapter cannot be read")
-            self._lock.notify_all()
-
-    def _hold(self, digest: str, packed: PackedAdapter) -> None:
-        self._packed[digest] = packed
-        for dropped in self.pool.put_on_host(digest):
-            del self._packed[dropped]
+    def _leave(self, first: FirstLoad, digest: str) -> None:
+        """The last caller ends it: what got no name goes."""
+        first.num_callers -= 1
+        if first.num_callers:
+            return
+        del self._first_loads[digest]
+        adapter = self.pool.find(digest)
+        if adapter is not None and adapter.is_expected:
+            self.drop(self.pool.forget(adapter))
 
 
 def _info(name: str, adapter: Adapter) -> AdapterInfo:
-    leases, pinned = adapter.num_leases, adapter.pinned
-    return AdapterInfo(name, adapter.digest, adapter.rank, adapter.tier, leases, pinned)
+    return AdapterInfo(
+        name,
+        adapter.digest,
+        adapter.rank,
+        adapter.tier,
+        adapter.num_leases,
+        adapter.pinned,
+        is_moving=adapter.is_reading or adapter.is_copying,
+    )

@@ -21,7 +21,10 @@ class EngineConfig:
     max_loras_per_batch: distinct adapters in one forward. max_lora_rank: largest rank of a module.
     max_batch_tokens: tokens of one forward; longer prompts are prefilled in chunks.
     kv_cache_bytes: KV memory; None: gpu_memory_fraction of the device, or 1 GiB on the CPU.
-    host_adapter_bytes: adapters kept in host memory, least recently used leave first.
+    host_adapter_bytes: adapters kept in host memory, on CUDA pinned and taken at the start; one of
+    the largest rank has room in any case. Least recently used leave first, dear to load later.
+    adapter_cache_dir: a folder of ours for compiled adapters, in all adapter_cache_bytes; None:
+    adapters are packed anew whenever they come from disk.
     cuda_graphs: on CUDA, decode steps are captured at the start, by batch size.
     """
 
@@ -38,6 +41,8 @@ class EngineConfig:
     kv_cache_bytes: int | None = None
     gpu_memory_fraction: float = 0.9
     host_adapter_bytes: int = 4 << 30
+    adapter_cache_dir: str | None = None
+    adapter_cache_bytes: int = 64 << 30
     prefix_cache: bool = True
     cuda_graphs: bool = True
     num_threads: int | None = None
@@ -134,6 +139,13 @@ def _add_lora_flags(parser: argparse.ArgumentParser) -> None:
     add("--max-lora-rank", type=_positive, default=64, metavar="R", help=rank_help)
     host_help = "host memory for adapters: bytes, or with the unit K, M or G"
     add("--host-adapter-bytes", type=_size, default="4G", metavar="SIZE", help=host_help)
+    cache_help = (
+        "folder, this user's alone, for adapters laid out as they lie in memory, which are read at "
+        "the speed of the disk; default: none, each is packed again whenever it comes from disk"
+    )
+    add("--adapter-cache-dir", metavar="DIR", help=cache_help)
+    room_help = "room for them: bytes, or with the unit K, M or G; least recently used leave first"
+    add("--adapter-cache-bytes", type=_size, default="64G", metavar="SIZE", help=room_help)
     dir_help = (
         "adapters may be loaded over HTTP only from below DIR; repeatable; default: from anywhere"
     )

@@ -11,9 +11,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 
-from inference.adapter_loader import AdapterLoader
-from inference.adapter_pool import AdapterPool
-from inference.adapter_store import AdapterStore
+from inference.adapter_memory import adapter_store
 from inference.config import EngineConfig
 from inference.errors import EngineError, ErrorCode
 from inference.grammar import Grammars
@@ -45,6 +43,9 @@ logger = logging.getLogger(__name__)
 OnEvent = Callable[[Event], None]
 Delivery = tuple[OnEvent, Event]
 
+# Between two looks for the end of a copy to the device, while nothing else is to be done.
+COPY_POLL_S = 0.0002
+
 
 class Engine:
     """One base model, many adapters. spec: a model without files, with load_format "dummy".
@@ -59,20 +60,10 @@ class Engine:
         self.max_model_len = parts.max_model_len
         self.device, self.dtype = parts.device, parts.dtype
         self._lock = threading.Condition()
-        pool = AdapterPool(
-            parts.lora.pages.shape[0], config.max_loras_per_batch, config.host_adapter_bytes
-        )
-        loader = AdapterLoader(
-            parts.spec,
-            parts.lora.layout,
-            config.max_lora_rank,
-            parts.dtype,
-            pin_memory=parts.device.type == "cuda",
-        )
-        self._adapters = AdapterStore(pool, loader, self._lock)
+        self._adapters = adapter_store(config, parts, self._lock)
         cache = KvCache(parts.num_kv_blocks, config.kv_block_size, config.prefix_cache)
         limits = Limits(config.max_num_seqs, parts.max_batch_tokens)
-        self._scheduler = Scheduler(limits, cache, pool)
+        self._scheduler = Scheduler(limits, cache, self._adapters.pool)
         sampler = Sampler(parts.spec.eos_token_ids)
         self._runner = ModelRunner(parts.model, parts.kv, parts.lora, sampler, parts.graphs)
         self._grammars = Grammars(
@@ -139,12 +130,13 @@ class Engine:
 
     def stats(self) -> EngineStats:
         with self._lock:
-            return engine_stats(self._scheduler, self._counters)
+            return engine_stats(self._scheduler, self._adapters, self._counters)
 
     def step(self) -> bool:
         """Plans and runs one forward, delivers its events; False when there was nothing to do."""
         deliveries: list[Delivery] = []
         with self._lock:
+            self._adapters.settle_copies()
             self._end_aborted(deliveries)
             self._fetch_missing(deliveries)
             self._take_grammars(deliveries)
@@ -152,7 +144,8 @@ class Engine:
             packed = [self._adapters.packed(adapter) for adapter in plan.copies]
         if plan.work or plan.copies:
             try:
-                outcome = self._runner.run(plan, packed)
+                self._adapters.start_copies(plan.copies, packed)
+                outcome = self._runner.run(plan)
             except Exception:
                 logger.exception("a step failed")
                 self._fail_plan(plan, deliveries)
@@ -214,6 +207,10 @@ class Engine:
         with self._lock:
             if self._is_stopped or self._aborts or self._scheduler.num_running:
                 return
+            if self._adapters.is_copying:
+                # The end of a copy tells nobody: it is asked for.
+                self._lock.wait(COPY_POLL_S)
+                return
             # What waits, waits for a file or a grammar: that notifies, unless it was just now.
             self._lock.wait(0.02 if self._scheduler.num_waiting else 0.5)
 
@@ -225,6 +222,7 @@ class Engine:
         self._aborts.clear()
 
     def _fetch_missing(self, deliveries: list[Delivery]) -> None:
+        self._adapters.fetch_pinned()
         for digest, sequences in self._scheduler.waiting_for_host().items():
             error = self._adapters.take_error(digest)
             if error is None:
@@ -274,7 +272,7 @@ class Engine:
                 error = EngineError(ErrorCode.INTERNAL, "the engine failed on this batch")
                 self._end(work.sequence, _failed(work.sequence, error), deliveries)
             for adapter in plan.copies:
-                self._scheduler.adapters.forget_pages(adapter)
+                self._adapters.give_up_copy(adapter)
 
     def _end(self, sequence: Sequence, event: Event, deliveries: list[Delivery]) -> None:
         """The one place where a request ends."""

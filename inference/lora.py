@@ -1,21 +1,25 @@
 """Adapter weights as rank pages: a page's layout, the device's pool of pages, one step's batch.
 
 A page holds ROWS_PER_PAGE rank rows of every (layer, group): A [NS, PR, in] and B transposed
-[PR, out] beside each other, so that loading an adapter is one contiguous copy a page. Views of the
-pool, made once, are what the kernels read.
+[PR, out] beside each other, so that a load is a few large contiguous copies. Views of the pool,
+made once, are what the kernels read.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from inference.lora_timer import Clock, cuda_ms, is_sampled
 from inference.model_spec import ModelSpec
+from inference.page_set import runs_of
 from inference.transfer import to_device
 from kernels.lora import ActivePages, LoraBatch, LoraWeights, add_lora
 
 ROWS_PER_PAGE = 8
+# Of one copy to the device: a step's own small copies queue behind the one at work, and 4 MiB take
+# 0.1 ms; a whole adapter would hold a step up for milliseconds.
+COPY_ELEMENTS = 2 << 20
 
 # A fused projection is one group; its slices are the modules that adapters name.
 GROUPS = {
@@ -87,19 +91,16 @@ def num_pages_for(rank: int) -> int:
 class PackedAdapter:
     """An adapter in the page layout, in host memory.
 
-    pages [pages, page_elements] of the serving dtype, zero where no rank row is; scales [columns]
-    fp32; groups: indices into PageLayout.groups of those it changes.
+    spans: its pages in rank order, [n, page_elements] of the serving dtype for n that lie side by
+    side, zero where no rank row is; scales: by column; groups: indices into PageLayout.groups of
+    those it changes.
     """
 
     digest: str
     rank: int
-    pages: torch.Tensor
-    scales: torch.Tensor
+    spans: tuple[torch.Tensor, ...]
+    scales: tuple[float, ...]
     groups: frozenset[int]
-
-    @property
-    def num_bytes(self) -> int:
-        return self.pages.numel() * self.pages.element_size()
 
 
 class LoraPool:
@@ -130,9 +131,15 @@ class LoraPool:
         self._scales = torch.zeros(num_pages, self.layout.num_columns, device=device)
 
     def place(self, slot: int, pages: Sequence[int], adapter: PackedAdapter) -> None:
-        """Copies the adapter to its pages, whole, so that nothing of a former owner is left."""
-        for source, page in zip(adapter.pages, pages, strict=True):
-            self.pages[page].copy_(source, non_blocking=True)
+        """Copies the adapter to its pages, whole, so that nothing of a former owner is left.
+
+        On CUDA this is queued on the current stream, which is not waited for.
+        """
+        for source, first in _runs(adapter.spans, pages):
+            target = self.pages[first : first + len(source)].view(-1)
+            parts = torch.split(source.view(-1), COPY_ELEMENTS)
+            for room, part in zip(torch.split(target, COPY_ELEMENTS), parts, strict=True):
+                room.copy_(part, non_blocking=True)
         table, device = self._page_table[slot], self.pages.device
         row = [*pages, *[-1] * (len(table) - len(pages))]
         table.copy_(to_device(row, device, torch.int32))
@@ -175,6 +182,22 @@ class LoraPool:
         if not is_sampled(self._num_steps):
             return None
         return cuda_ms(step.run_first_layer) * (len(self.weights) / len(GROUP_NAMES))
+
+
+def _runs(
+    spans: Sequence[torch.Tensor], pages: Sequence[int]
+) -> Iterator[tuple[torch.Tensor, int]]:
+    """Stretches [n, page_elements] of the spans whose device pages lie side by side too, each with
+    its first device page.
+    """
+    at = 0
+    for span in spans:
+        start = 0
+        for first, end in runs_of(pages[at : at + len(span)]):
+            yield span[start : start + end - first], first
+            start += end - first
+        at += len(span)
+    assert at == len(pages), "an adapter has as many pages on the host as on the device"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Moves bytes: builds the tensors of a forward from a plan, copies adapters in, runs, samples.
+"""Moves bytes: builds the tensors of a forward from a plan, runs it, samples.
 
 Steps that only decode go through captured graphs where there are some; the others are launched op
 by op.
@@ -12,7 +12,7 @@ import torch
 
 from inference.batch import ForwardBatch
 from inference.decode_graphs import DecodeGraphs
-from inference.lora import LoraPool, LoraStep, PackedAdapter
+from inference.lora import LoraPool, LoraStep
 from inference.models.llama import LlamaModel
 from inference.sampler import Sampled, Sampler
 from inference.scheduler import Plan, Work
@@ -47,12 +47,9 @@ class ModelRunner:
         self._block_size = kv.shape[3]
 
     @torch.inference_mode()
-    def run(self, plan: Plan, packed: Rows[PackedAdapter]) -> Outcome:
-        """packed: the weights of plan.copies, in order."""
+    def run(self, plan: Plan) -> Outcome:
+        """The copies that the plan needs were started."""
         started = time.perf_counter()
-        for adapter, weights in zip(plan.copies, packed, strict=True):
-            assert adapter.slot is not None
-            self.lora.place(adapter.slot, adapter.pages, weights)
         if not plan.work:
             return Outcome([], 0.0, 0.0)
         if plan.new_blocks and self.kv.device.type == "cpu":

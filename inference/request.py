@@ -114,7 +114,9 @@ Event = Token | Finished | Aborted | Failed
 
 @dataclass(frozen=True)
 class AdapterInfo:
-    """One registered adapter as /state reports it; tier: the nearest place of its weights."""
+    """One registered adapter as /state reports it; tier: the nearest place where all of its weights
+    are; is_moving: they are on their way to a nearer one.
+    """
 
     name: str
     digest: str
@@ -122,6 +124,7 @@ class AdapterInfo:
     tier: Literal["device", "host", "disk"]
     num_leases: int = 0
     pinned: bool = False
+    is_moving: bool = False
 
 
 @dataclass(frozen=True)

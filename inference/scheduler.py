@@ -20,7 +20,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from inference.adapter_pool import Adapter, AdapterPool
+from inference.adapter import Adapter
+from inference.adapter_pool import AdapterPool
 from inference.kv_cache import KvCache
 from inference.sequence import Sequence
 from inference.stats import TENANT_CLASSES, QueueTime, tenant_class
@@ -50,7 +51,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Plan:
-    """One forward. work: decodes first. copies: adapters to copy to their pages before it.
+    """One forward. work: decodes first. copies: adapters whose copies to their pages start before
+    it; those that it needs are among them only where copies are made at once.
 
     new_blocks: KV blocks handed out for it; what they held before must not be read.
     """
@@ -138,7 +140,9 @@ class Scheduler:
             if num_tokens and self._grow(sequence, num_tokens, work):
                 work[sequence.request_id] = Work(sequence, sequence.num_computed, num_tokens)
                 budget -= num_tokens
-        self._admit_waiting(budget, work)
+        has_place = self._admit_waiting(budget, work)
+        if self.adapters.copies_ahead:
+            self._place_ahead(has_place)
         # An admitted one with all but a token cached is as a decode. The sort is stable.
         ordered = sorted(work.values(), key=_is_chunk)
         return Plan(tuple(ordered), tuple(self._copies), tuple(self._new_blocks))
@@ -218,19 +222,32 @@ class Scheduler:
         sequence.blocks = []
         sequence.nodes = []
 
-    def _admit_waiting(self, budget: int, work: dict[str, Work]) -> None:
+    def _place_ahead(self, has_place: bool) -> None:
+        """Pages for those next in turn, so that their copies run beside steps. has_place: whoever
+        is ready would be admitted; else nobody who waits loses his adapter to another who waits.
+        """
+        has_place = has_place and self.adapters.num_active < self.adapters.max_active
+        for digest, is_overdue in self._waiting.unplaced().items():
+            if self.adapters.place(digest, only_unclaimed=not (has_place or is_overdue)):
+                adapter = self.adapters.find(digest)
+                assert adapter is not None
+                self._copies.append(adapter)
+
+    def _admit_waiting(self, budget: int, work: dict[str, Work]) -> bool:
+        """Whether one more would have been admitted, had anyone been ready."""
         self._waiting.start_step()
         while budget > 0 and self.num_running < self._limits.max_num_seqs:
             sequence = self._waiting.next()
             if sequence is None:
-                return
+                return True
             needs_adapter = sequence.digest is not None and sequence.slot is None
             num_tokens = self._admit(sequence, budget)
             if num_tokens == 0:
-                return
+                return False
             work[sequence.request_id] = Work(sequence, sequence.num_computed, num_tokens)
             budget -= num_tokens
             self._waiting.admitted(needs_adapter)
+        return False
 
     def _admit(self, sequence: Sequence, budget: int) -> int:
         """Moves the sequence to running if its prompt fits now; the tokens to compute first."""
@@ -255,16 +272,15 @@ class Scheduler:
     def _lease(self, sequence: Sequence) -> None:
         if sequence.digest is None or sequence.slot is not None:
             return
-        must_copy = self.adapters.lease(sequence.digest)
-        self._waiting.adapter_leased(sequence.digest)
         adapter = self.adapters.find(sequence.digest)
         assert adapter is not None
-        sequence.slot = adapter.slot
-        if must_copy:
+        is_miss = adapter.slot is None or adapter.is_fresh
+        if self.adapters.lease(sequence.digest):
             self._copies.append(adapter)
-            self.num_adapter_misses += 1
-        else:
-            self.num_adapter_hits += 1
+        self._waiting.adapter_leased(sequence.digest)
+        sequence.slot = adapter.slot
+        self.num_adapter_misses += is_miss
+        self.num_adapter_hits += not is_miss
 
     def _count_admission(self, sequence: Sequence) -> None:
         if sequence.is_admitted:

@@ -1,10 +1,11 @@
 """The engine's counts as they stand. Called under its lock."""
 
+from inference.adapter_store import AdapterStore
 from inference.scheduler import Scheduler
 from inference.stats import Counters, EngineStats
 
 
-def engine_stats(scheduler: Scheduler, counters: Counters) -> EngineStats:
+def engine_stats(scheduler: Scheduler, adapters: AdapterStore, counters: Counters) -> EngineStats:
     return EngineStats(
         num_waiting=scheduler.num_waiting,
         num_running=scheduler.num_running,
@@ -19,5 +20,7 @@ def engine_stats(scheduler: Scheduler, counters: Counters) -> EngineStats:
         num_cached_tokens=scheduler.num_cached_tokens,
         num_preemptions=scheduler.num_preemptions,
         queue_times=dict(scheduler.queue_times),
+        adapter_load_times=dict(adapters.times.totals),
+        adapter_evictions=adapters.evictions(),
         **counters.exported(),
     )

@@ -23,6 +23,19 @@ def tenant_class(weight: float) -> str:
     return TENANT_CLASSES[(weight >= 1) + (weight > 1)]
 
 
+class LoadTimes:
+    """Of adapters, by where they came from ("disk": PEFT's files; "compiled"; "host") and where to
+    ("host", "device"): how many, and their seconds in all. From the host: of the copy itself.
+    """
+
+    def __init__(self) -> None:
+        self.totals: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def count(self, origin: str, target: str, seconds: float) -> None:
+        num, total_s = self.totals.get((origin, target), (0, 0.0))
+        self.totals[origin, target] = (num + 1, total_s + seconds)
+
+
 @dataclass(frozen=True)
 class EngineStats:
     """Totals since the start, and a few gauges.
@@ -57,6 +70,10 @@ class EngineStats:
     lora_request_ms_total: float
     # By TENANT_CLASSES.
     queue_times: dict[str, QueueTime]
+    # LoadTimes.totals.
+    adapter_load_times: dict[tuple[str, str], tuple[int, float]]
+    # By tier ("device", "host", "compiled") and cause ("room", "unload", "failed").
+    adapter_evictions: dict[tuple[str, str], int]
 
 
 @dataclass

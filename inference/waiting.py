@@ -1,16 +1,18 @@
 """Which sequence is admitted next: turns, adapters that are not ready, and those that came back.
 
-In the order of turns (fair_queue.py) a sequence whose adapter has no room on the device is passed
-over, so base and other adapters' requests go on. After MAX_PASSED admissions past it nothing that
-needs an adapter is admitted before it. Bytes that come from disk hold up nobody but those who wait
-for them. A preempted sequence stands before its tenant's others; it holds its adapter's lease.
+In the order of turns (fair_queue.py) a sequence whose adapter has no room on the device, or is on
+its way there, is passed over, so base and other adapters' requests go on. After MAX_PASSED
+admissions past it nothing that needs an adapter is admitted before it. Bytes that come from disk
+hold up nobody but those who wait for them. A preempted sequence stands before its tenant's others;
+it holds its adapter's lease.
 """
 
 from collections.abc import Iterator
 from itertools import islice
 from operator import itemgetter
 
-from inference.adapter_pool import AdapterPool, Placement
+from inference.adapter import Placement
+from inference.adapter_pool import AdapterPool
 from inference.fair_queue import FairQueue, Lane, Order
 from inference.sequence import Sequence
 
@@ -22,6 +24,8 @@ MAX_LOOKS_OF_TENANT = 4
 # Adapters whose bytes are asked for at once, and those of one tenant.
 MAX_READS = 64
 MAX_READS_OF_TENANT = 8
+# Adapters that are brought to the device before their requests can be admitted.
+MAX_AHEAD = 16
 
 PROMPT_UNITS = 1
 # What an output token costs beside a prompt's, as in the paper and most price lists.
@@ -103,9 +107,27 @@ class Waiting:
             self.adapter_moved(digest)
         return {d: self._queue.of_adapter(d) for d in digests if self._is_away(d)}
 
+    def unplaced(self) -> dict[str, bool]:
+        """Adapters on the host that are next in turn for the device; whether their request is
+        overdue. No more than MAX_AHEAD are looked at.
+        """
+        found = {}
+        if self._overdue is not None and self._overdue.digest is not None:
+            found[self._overdue.digest] = True
+        queues = islice(self._queue.in_order(Lane.UNLEASED, MAX_LOOKS_OF_TENANT), MAX_AHEAD)
+        for queue in queues:
+            if queue.digest is not None:
+                found.setdefault(queue.digest, False)
+        for digest in found:
+            self.adapter_moved(digest)
+        return {d: due for d, due in found.items() if self._needs_pages(d)}
+
     def start_step(self) -> None:
         """Room only shrinks within a step: who finds none is looked at again in the next."""
         self._blocked.clear()
+        if self._overdue is not None and self._overdue.digest is not None:
+            # Its bytes may have to come again.
+            self.adapter_moved(self._overdue.digest)
 
     def next(self) -> Sequence | None:
         """Whose turn it is of those whose adapter is ready. Nothing changes until remove()."""
@@ -173,6 +195,10 @@ class Waiting:
     def _is_ready(self, sequence: Sequence) -> bool:
         assert sequence.digest is not None
         return self._adapters.placement(sequence.digest) is Placement.READY
+
+    def _needs_pages(self, digest: str) -> bool:
+        adapter = self._adapters.find(digest)
+        return adapter is not None and adapter.slot is None and adapter.on_host
 
     def _is_away(self, digest: str) -> bool:
         return self._adapters.placement(digest) is Placement.NOT_ON_HOST

@@ -5,8 +5,14 @@ one reading of the format.
 """
 
 from inference.adapter_format.config import AdapterConfig, TargetRule
-from inference.adapter_format.digest import digest
-from inference.adapter_format.header import ITEM_BYTES, TensorInfo, read_header
+from inference.adapter_format.digest import begun_digest, digest
+from inference.adapter_format.header import (
+    ITEM_BYTES,
+    TensorInfo,
+    parse_header,
+    read_header,
+    read_raw_header,
+)
 from inference.adapter_format.match import AdapterPlan, ModulePlan, match_tensors
 from inference.adapter_format.parse import MAX_CONFIG_BYTES, parse_config
 from inference.adapter_format.problem import FormatError, Problem, clipped, shortened
@@ -21,10 +27,13 @@ __all__ = [
     "Problem",
     "TargetRule",
     "TensorInfo",
+    "begun_digest",
     "clipped",
     "digest",
     "match_tensors",
     "parse_config",
+    "parse_header",
     "read_header",
+    "read_raw_header",
     "shortened",
 ]

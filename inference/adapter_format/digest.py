@@ -11,8 +11,13 @@ def digest(config: bytes, weights_path: str | Path) -> str:
 
     The length keeps bytes from moving over the border between the two files.
     """
-    hasher = hashlib.sha256(len(config).to_bytes(8, "little") + config)
+    hasher = begun_digest(config)
     with Path(weights_path).open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             hasher.update(chunk)
     return hasher.hexdigest()
+
+
+def begun_digest(config: bytes) -> "hashlib._Hash":
+    """The same without the weights, whose bytes are still to be told to it in order."""
+    return hashlib.sha256(len(config).to_bytes(8, "little") + config)

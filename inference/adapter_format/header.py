@@ -5,8 +5,10 @@ tensors' bytes without hole, overlap or rest.
 """
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from inference.adapter_format.problem import FormatError, Problem, clipped
 
@@ -37,13 +39,21 @@ class TensorInfo:
 
 def read_header(path: str | Path) -> dict[str, TensorInfo]:
     """The tensors of the file by name, in the file's order. Raises FormatError; reads no tensor."""
-    path = Path(path)
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        prefix = file.read(8)
-        length = _header_length(prefix, size)
-        raw = file.read(length)
-    entries = _decode(raw)
+    with Path(path).open("rb") as file:
+        return parse_header(*read_raw_header(file))
+
+
+def read_raw_header(file: BinaryIO) -> tuple[bytes, int]:
+    """The file's bytes before its first tensor, and its size. Raises FormatError."""
+    size = os.fstat(file.fileno()).st_size
+    prefix = file.read(8)
+    return prefix + file.read(_header_length(prefix, size)), size
+
+
+def parse_header(raw: bytes, size: int) -> dict[str, TensorInfo]:
+    """As read_header; raw and size as read_raw_header returns them."""
+    length = len(raw) - 8
+    entries = _decode(raw[8:])
     _check_metadata(entries.pop("__metadata__", None))
     if len(entries) > MAX_TENSORS:
         raise _corrupt(f"more than {MAX_TENSORS} tensors", f"{len(entries)} tensors")

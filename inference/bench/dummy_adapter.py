@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from inference.adapter_loader import CONFIG_NAME, WEIGHTS_NAME
+from inference.adapter_files import CONFIG_NAME, WEIGHTS_NAME
 from inference.model_spec import ModelSpec
 
 NUM_DISTINCT = 8

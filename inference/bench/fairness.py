@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inference.adapter_pool import Adapter, AdapterPool
+from inference.adapter import Adapter
+from inference.adapter_pool import AdapterPool
 from inference.bench.chart import Series, write_chart
 from inference.kv_cache import KvCache
 from inference.request import GenerateRequest, SamplingParams
@@ -106,6 +107,8 @@ def _play(is_fair: bool) -> list[Asked]:
 
 def _compute(scheduler: Scheduler, plan: Plan) -> None:
     """What a forward would bring: a token for each sequence that samples."""
+    for adapter in plan.copies:
+        scheduler.adapters.copied(adapter)
     for work in plan.work:
         samples = work.samples
         scheduler.computed(work)
@@ -149,8 +152,9 @@ def _schedule_rows() -> Iterator[dict[str, Any]]:
 def _crowded(max_active: int, num_blocks: int, has_adapters: bool) -> Scheduler:
     pool = AdapterPool(2 * NUM_TENANTS, max_active, 1 << 40)
     for number in range(NUM_TENANTS):
-        pool.register(f"a{number}", Adapter(f"a{number}", "", 16, 2, 1))
-        pool.put_on_host(f"a{number}")
+        adapter = pool.register(f"a{number}", Adapter(f"a{number}", "", 16, 2, 1))
+        pool.start_read(adapter)
+        pool.end_read(adapter, arrived=True)
     scheduler = Scheduler(Limits(256, 1 << 16), _cache(num_blocks), pool)
     for number in range(NUM_WAITING):
         own = number % NUM_TENANTS

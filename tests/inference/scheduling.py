@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import count
 
-from inference.adapter_pool import Adapter, AdapterPool
+from inference.adapter import Adapter
+from inference.adapter_pool import AdapterPool
 from inference.kv_cache import KvCache
 from inference.request import GenerateRequest, SamplingParams
 from inference.scheduler import Limits, Plan, Scheduler
@@ -26,7 +27,7 @@ class Machine:
         max_active: int = 4,
         num_pages: int = 16,
     ) -> None:
-        self.pool = AdapterPool(num_pages, max_active, host_bytes=1 << 30)
+        self.pool = AdapterPool(num_pages, max_active, 1 << 30)
         cache = KvCache(num_blocks, BLOCK_SIZE, prefix_cache=False)
         self.scheduler = Scheduler(Limits(max_num_seqs, max_batch_tokens), cache, self.pool)
         self.served: Counter[str] = Counter()
@@ -40,8 +41,14 @@ class Machine:
     def adapter(self, name: str, num_pages: int = 1, on_host: bool = True) -> str:
         self.pool.register(name, Adapter(name, "", num_pages * 8, num_pages, 1))
         if on_host:
-            self.pool.put_on_host(name)
+            self.arrive(name)
         return name
+
+    def arrive(self, name: str) -> None:
+        """From disk to the host."""
+        adapter = self.pool.find(name)
+        assert adapter is not None and self.pool.start_read(adapter)
+        self.pool.end_read(adapter, arrived=True)
 
     def submit(
         self,
@@ -63,6 +70,8 @@ class Machine:
         self.scheduler.waiting_for_host()
         known = {id(s) for s in self.scheduler if s.is_admitted}
         plan = self.scheduler.schedule()
+        for adapter in plan.copies:
+            self.pool.copied(adapter)
         for work in plan.work:
             if id(work.sequence) not in known:
                 self.admitted.append(work.sequence)

@@ -4,22 +4,38 @@ import random
 
 import pytest
 
-from inference.adapter_pool import Adapter, AdapterPool, Placement
+from inference.adapter import Adapter, Placement
+from inference.adapter_pool import AdapterPool
 from inference.errors import EngineError, ErrorCode
 
 
 def add(pool: AdapterPool, name: str, num_pages: int = 1, num_bytes: int = 10) -> str:
     digest = f"digest-{name}"
-    pool.register(name, Adapter(digest, "", num_pages * 8, num_pages, num_bytes))
-    pool.put_on_host(digest)
+    adapter = pool.register(name, Adapter(digest, "", num_pages * 8, num_pages, num_bytes))
+    read(pool, adapter)
     return digest
 
 
+def read(pool: AdapterPool, adapter: Adapter) -> None:
+    """From disk to the host."""
+    assert pool.start_read(adapter)
+    pool.end_read(adapter, arrived=True)
+
+
 def use(pool: AdapterPool, digest: str) -> bool:
-    """Claim and lease, as an admitted request does; whether pages must be copied."""
+    """Claim and lease, as an admitted request does, and the copy; whether there was one."""
     assert pool.placement(digest) is Placement.READY
     pool.claim(digest)
-    return pool.lease(digest)
+    must_copy = pool.lease(digest)
+    if must_copy:
+        pool.copied(known(pool, digest))
+    return must_copy
+
+
+def known(pool: AdapterPool, digest: str) -> Adapter:
+    adapter = pool.find(digest)
+    assert adapter is not None
+    return adapter
 
 
 def done(pool: AdapterPool, digest: str) -> None:
@@ -32,7 +48,7 @@ def tiers(pool: AdapterPool) -> dict[str, str]:
 
 
 def test_it_works() -> None:
-    pool = AdapterPool(num_pages=4, max_active=2, host_bytes=1000)
+    pool = AdapterPool(num_pages=4, max_active=2, num_host_pages=100)
     a = add(pool, "a")
     assert use(pool, a) is True
     assert use(pool, a) is False
@@ -44,7 +60,7 @@ def test_it_works() -> None:
 
 
 def test_pages_are_taken_by_real_rank_and_lru_goes_first() -> None:
-    pool = AdapterPool(num_pages=4, max_active=4, host_bytes=1000)
+    pool = AdapterPool(num_pages=4, max_active=4, num_host_pages=100)
     big, small, other = add(pool, "big", 2), add(pool, "small"), add(pool, "other", 2)
     for digest in (big, small):
         use(pool, digest)
@@ -57,7 +73,7 @@ def test_pages_are_taken_by_real_rank_and_lru_goes_first() -> None:
 
 
 def test_a_leased_adapter_never_leaves() -> None:
-    pool = AdapterPool(num_pages=2, max_active=4, host_bytes=1000)
+    pool = AdapterPool(num_pages=2, max_active=4, num_host_pages=100)
     a, b = add(pool, "a", 2), add(pool, "b", 1)
     use(pool, a)
     assert pool.placement(b) is Placement.NO_ROOM
@@ -67,7 +83,7 @@ def test_a_leased_adapter_never_leaves() -> None:
 
 @pytest.mark.case("C71")
 def test_the_cap_on_active_adapters_holds_though_pages_are_free() -> None:
-    pool = AdapterPool(num_pages=8, max_active=2, host_bytes=1000)
+    pool = AdapterPool(num_pages=8, max_active=2, num_host_pages=100)
     a, b, c = (add(pool, name) for name in "abc")
     use(pool, a)
     use(pool, b)
@@ -77,7 +93,7 @@ def test_the_cap_on_active_adapters_holds_though_pages_are_free() -> None:
 
 @pytest.mark.case("C67")
 def test_unload_waits_for_the_last_claim() -> None:
-    pool = AdapterPool(num_pages=2, max_active=2, host_bytes=1000)
+    pool = AdapterPool(num_pages=2, max_active=2, num_host_pages=100)
     a = add(pool, "a")
     use(pool, a)
     assert pool.unbind("a") is None
@@ -89,7 +105,7 @@ def test_unload_waits_for_the_last_claim() -> None:
 
 
 def test_two_names_of_one_version_are_one_adapter() -> None:
-    pool = AdapterPool(num_pages=2, max_active=2, host_bytes=1000)
+    pool = AdapterPool(num_pages=2, max_active=2, num_host_pages=100)
     a = add(pool, "a")
     adapter = pool.find(a)
     assert adapter is not None
@@ -100,23 +116,29 @@ def test_two_names_of_one_version_are_one_adapter() -> None:
 
 
 def test_the_host_tier_keeps_to_its_bytes() -> None:
-    pool = AdapterPool(num_pages=2, max_active=2, host_bytes=25)
+    pool = AdapterPool(num_pages=2, max_active=2, num_host_pages=2)
     a, b = add(pool, "a"), add(pool, "b")
-    pool.register("c", Adapter("digest-c", "", 8, 1, 10))
-    assert pool.put_on_host("digest-c") == [a]
+    c = add(pool, "c")
+    assert tiers(pool) == {"a": "disk", "b": "host", "c": "host"}
     assert pool.placement(a) is Placement.NOT_ON_HOST
     pool.claim(b)
-    pool.register("d", Adapter("digest-d", "", 8, 1, 10))
-    assert pool.put_on_host("digest-d") == ["digest-c"]
+    add(pool, "d")
+    assert tiers(pool) == {"a": "disk", "b": "host", "c": "disk", "d": "host"}
+    pool.claim("digest-d")
+    pool.claim(c)
+    # Both wait for the device: neither gives way.
+    assert not pool.start_read(known(pool, c))
+    pool.check_integrity({b: 1, c: 1, "digest-d": 1}, {})
 
 
 def test_a_pinned_adapter_is_placed_and_stays() -> None:
-    pool = AdapterPool(num_pages=2, max_active=2, host_bytes=1000)
+    pool = AdapterPool(num_pages=2, max_active=2, num_host_pages=100)
     a, b, c = (add(pool, name) for name in "abc")
     adapter = pool.find(a)
     assert adapter is not None
     pool.pin(adapter)
     assert pool.place_pinned() == [adapter]
+    pool.copied(adapter)
     for digest in (b, c, b, c):
         use(pool, digest)
         done(pool, digest)
@@ -132,7 +154,7 @@ def test_a_pinned_adapter_is_placed_and_stays() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_any_order_of_use_keeps_the_books(seed: int) -> None:
     chance = random.Random(seed)
-    pool = AdapterPool(num_pages=6, max_active=3, host_bytes=60)
+    pool = AdapterPool(num_pages=6, max_active=3, num_host_pages=10)
     digests = [add(pool, str(i), chance.randrange(1, 4)) for i in range(9)]
     held: list[str] = []
     for _ in range(500):
@@ -141,7 +163,7 @@ def test_any_order_of_use_keeps_the_books(seed: int) -> None:
         else:
             digest = chance.choice(digests)
             if pool.placement(digest) is Placement.NOT_ON_HOST:
-                pool.put_on_host(digest)
+                read(pool, known(pool, digest))
             if pool.placement(digest) is Placement.READY:
                 use(pool, digest)
                 held.append(digest)

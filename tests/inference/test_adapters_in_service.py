@@ -137,7 +137,8 @@ def test_an_adapter_whose_files_vanished_fails_and_blocks_nobody(
     base: Path, paths: dict[str, Path], tmp_path: Path
 ) -> None:
     """It was dropped from host memory and cannot be read again."""
-    user = Client(make_engine(base, max_loras_per_batch=1, host_adapter_bytes=1))
+    # Room for one on the host, and for one on the device.
+    user = Client(make_engine(base, max_loras_per_batch=1, max_lora_rank=8, host_adapter_bytes=1))
     lost = make_adapter(tmp_path / "lost", base, seed=50)
     user.engine.load_adapter("lost", str(lost))
     user.engine.load_adapter("a", str(paths["a"]))
@@ -158,7 +159,14 @@ def test_adapters_come_back_from_disk(base: Path, paths: dict[str, Path]) -> Non
     """Neither host memory nor device pages hold them all."""
     expected = make_client(base, paths, names="abcdef")
     wanted = {name: expected.ask(PROMPT, greedy(6), name) for name in "abcdef"}
-    user = make_client(base, paths, names="abcdef", max_loras_per_batch=1, host_adapter_bytes=1)
+    user = make_client(
+        base,
+        paths,
+        names="abcdef",
+        max_loras_per_batch=1,
+        max_lora_rank=16,
+        host_adapter_bytes=1,
+    )
     ids = [(name, user.submit(PROMPT, greedy(6), name)) for name in "abcdef" * 2]
     deadline = time.monotonic() + 60
     while user.engine.state().num_waiting or user.engine.state().num_running:

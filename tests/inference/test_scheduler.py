@@ -72,7 +72,7 @@ def test_base_and_other_adapters_go_on_while_one_is_read_from_disk() -> None:
     while any(s not in machine.ended for s in others):
         machine.step()
     assert not machine.step().work and not any(s.is_admitted for s in blocked)
-    machine.pool.put_on_host(away)
+    machine.arrive(away)
     assert machine.scheduler.waiting_for_host() == {}
     machine.drain()
     assert blocked == machine.ended[-3:]
@@ -95,11 +95,11 @@ def test_an_adapter_that_lost_its_bytes_while_it_waited_is_asked_for_again() -> 
     lost = machine.submit("a", digest=name)
     adapter = machine.pool.find(name)
     assert adapter is not None
-    adapter.on_host = False
+    machine.pool._host.leave(adapter)
     while machine.step().work:
         pass
     assert list(machine.scheduler.waiting_for_host()) == [name]
-    machine.pool.put_on_host(name)
+    machine.arrive(name)
     machine.drain()
     assert lost in machine.ended
 

@@ -61,7 +61,7 @@ def test_the_state_reports_what_the_router_reads(server: Server) -> None:
     assert state["model"] == "tiny"
     assert (state["max_lora_rank"], state["max_loras_per_batch"]) == (64, 8)
     red = next(adapter for adapter in state["adapters"] if adapter["name"] == "red")
-    assert set(red) == {"name", "digest", "rank", "tier", "num_leases", "pinned"}
+    assert set(red) == {"name", "digest", "rank", "tier", "num_leases", "pinned", "is_moving"}
 
 
 def test_other_bytes_under_the_same_name_are_a_conflict(

@@ -1,0 +1,71 @@
+"""Adapters on their way to the device. On CUDA a stream of their own copies, the loop never waits.
+
+A page that is written may still be read by a step that was launched before its former owner left:
+the copy stream first waits for all that the compute stream was given so far. No later step reads
+the new owner before the host has seen its copy done.
+"""
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inference.adapter import Adapter
+from inference.lora import LoraPool, PackedAdapter
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A copy that is done, and what it took without waiting for its turn."""
+
+    digest: str
+    seconds: float
+
+
+class AdapterCopies:
+    """Only the loop's thread calls."""
+
+    def __init__(self, lora: LoraPool) -> None:
+        self._lora = lora
+        self._stream: torch.cuda.Stream | None = None
+        if lora.pages.device.type == "cuda":
+            self._stream = torch.cuda.Stream(lora.pages.device)  # type: ignore[no-untyped-call]
+        # (digest, begin, end): timing events, in the order of the stream.
+        self._under_way: deque[tuple[str, Any, Any]] = deque()
+        self._done: list[Copied] = []
+
+    @property
+    def num_under_way(self) -> int:
+        return len(self._under_way)
+
+    @torch.inference_mode()
+    def start(self, adapter: Adapter, packed: PackedAdapter) -> None:
+        """Queues the copy to the adapter's pages; on the CPU it is done when this returns.
+
+        The host pages must stay as they are until finished() reports it. Called where the current
+        stream is the one that forwards are launched on.
+        """
+        assert adapter.slot is not None, "a copy needs pages"
+        if self._stream is None:
+            started = time.perf_counter()
+            self._lora.place(adapter.slot, adapter.pages, packed)
+            self._done.append(Copied(adapter.digest, time.perf_counter() - started))
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._stream):
+            begin.record()
+            self._lora.place(adapter.slot, adapter.pages, packed)
+            end.record()
+        self._under_way.append((adapter.digest, begin, end))
+
+    def finished(self) -> list[Copied]:
+        """Copies that were done since the last call. Does not wait."""
+        done, self._done = self._done, []
+        while self._under_way and self._under_way[0][2].query():
+            digest, begin, end = self._under_way.popleft()
+            done.append(Copied(digest, begin.elapsed_time(end) / 1e3))
+        return done
