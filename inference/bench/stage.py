@@ -26,8 +26,10 @@ from inference.model_spec import ModelSpec
 # Distinct adapters that fit on the device, of the rank that is asked for.
 PLACES = {"many": 256, "few": 8}
 NUM_LOADERS = 8
-# Of each engine: 256 adapters of 84 MB, with room.
-HOST_BYTES = 24 << 30
+# For 256 adapters of 84 MB, and for 70.
+HOST_BYTES = {"many": 24 << 30, "few": 6 << 30}
+# Of compiled adapters on the disk.
+CACHE_BYTES = 12 << 30
 
 
 @dataclass
@@ -86,6 +88,11 @@ class Stage:
         for one in adapters:
             self.engine(name).unload_adapter(one)
 
+    @property
+    def compiled(self) -> Path:
+        """Where "few" keeps compiled adapters."""
+        return self.scratch / "compiled-few"
+
     def model_folder(self) -> Path:
         """A folder of the model for a server; of a shape, without weights."""
         if self.shape is None:
@@ -117,6 +124,9 @@ class Stage:
             "max_model_len": self.prompt_tokens + self.output_tokens + 1,
             "max_num_seqs": self.max_requests,
             "prefix_cache": False,
-            "host_adapter_bytes": HOST_BYTES,
+            "host_adapter_bytes": HOST_BYTES[name],
         }
+        if name == "few":
+            # The crowd of "many" would fill a disk.
+            values |= {"adapter_cache_dir": str(self.compiled), "adapter_cache_bytes": CACHE_BYTES}
         return EngineConfig(self.model_path or self.spec.name, **values | self.config)

@@ -1,11 +1,13 @@
 """Steps of requests that run while other tenants' adapters are loaded beside them.
 
 Streams over a few adapters fill the batch. Every INTERVAL_S a probe comes, one token long: for an
-adapter on the device, for one that is on the host only, or for one that is first loaded by name
-from its files, whose pages were dropped from the page cache. The probes' rows are the same, so what
-differs is the loading. It goes on in the engine's process, by the calls that a server makes.
+adapter on the device; for one that is on the host only; for one that is first loaded by name from
+its compiled file, which the page cache does not have; for one that nobody has seen, which is packed
+and compiled from PEFT's files. The probes' rows are the same, so what differs is the loading. It
+goes on in the engine's process, by the calls that a server makes.
 """
 
+import contextlib
 import itertools
 import os
 import queue
@@ -18,12 +20,13 @@ from pathlib import Path
 from inference.bench.record import Row, figure
 from inference.bench.stage import Stage
 from inference.bench.traffic import Sent, Traffic, steady_steps_ms
-from inference.engine import Engine
 
 INTERVAL_S = 0.1
 NUM_ROUNDS = 2
 STREAM_PROMPT_TOKENS = 16
-KINDS = ("device", "host", "disk")
+KINDS = ("device", "host", "disk", "new")
+# Folders for the loads of one kind and round.
+NUM_FRESH = 40
 
 
 def measure_stalls(stage: Stage) -> Iterator[Row]:
@@ -33,22 +36,35 @@ def measure_stalls(stage: Stage) -> Iterator[Row]:
     num_streams = max(1, stage.max_requests // 4)
     places = stage.places["few"]
     names = stage.adapters("few", stage.rank, 3 * places)
-    streams, cold = names[: places // 2], names[places // 2 :]
-    fresh = stage.paths(stage.rank, 5 * places)[3 * places :]
+    known = stage.paths(stage.rank, 5 * places)[3 * places :]
+    _compile(stage, known)
+    fresh = iter(stage.paths(stage.rank, 5 * places + NUM_ROUNDS * NUM_FRESH)[5 * places :])
     yield from stage.take_setup()
     steps: dict[str, list[float]] = {kind: [] for kind in KINDS}
     loads = dict.fromkeys(KINDS, 0)
     for number in range(NUM_ROUNDS):
         if number and stage.left_s <= 0:
             break
-        for kind in KINDS:
-            probes = _probes(kind, streams, cold, stage.engine("few"), fresh)
+        for kind, probes in (
+            ("device", Probes(names[: places // 2])),
+            ("host", Probes(names[places // 2 :])),
+            ("disk", FreshProbes(stage, itertools.cycle(known), is_cold=True)),
+            ("new", FreshProbes(stage, itertools.islice(fresh, NUM_FRESH), is_cold=False)),
+        ):
             with probes:
-                found, num_loads = _run(stage, streams, num_streams, probes)
+                found, num_loads = _run(stage, names[: places // 2], num_streams, probes)
             steps[kind] += found
             loads[kind] += num_loads
     for kind in KINDS[1:]:
         yield _row(stage, kind, steps, loads[kind])
+
+
+def _compile(stage: Stage, paths: list[Path]) -> None:
+    """Each is loaded once: that leaves a compiled file, which the next load reads."""
+    engine = stage.engine("few")
+    for number, path in enumerate(paths):
+        engine.load_adapter(f"known-{number}", str(path))
+        engine.unload_adapter(f"known-{number}")
 
 
 class Probes:
@@ -77,12 +93,16 @@ class Probes:
 
 
 class FreshProbes(Probes):
-    """Each adapter is loaded from its files before its probe, and unloaded after it."""
+    """Each adapter is loaded by name before its probe, and unloaded after it, while paths last.
 
-    def __init__(self, engine: Engine, paths: list[Path]) -> None:
+    is_cold: of its files, the page cache has nothing.
+    """
+
+    def __init__(self, stage: Stage, paths: Iterator[Path], is_cold: bool) -> None:
         super().__init__([])
-        self._engine = engine
-        self._paths = itertools.cycle(paths)
+        self._engine = stage.engine("few")
+        self._folders = [stage.compiled] if is_cold else []
+        self._paths = paths
         self._loaded: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._answered: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._is_over = threading.Event()
@@ -106,12 +126,13 @@ class FreshProbes(Probes):
         self._answered.put(name)
 
     def _load(self) -> None:
-        for number in itertools.count():
+        for number, path in enumerate(self._paths):
             if self._is_over.wait(INTERVAL_S):
                 return
             self._unload_answered()
-            path, name = next(self._paths), f"fresh-{number}"
-            drop_from_page_cache(path)
+            name = f"fresh-{number}"
+            for folder in self._folders:
+                drop_from_page_cache(folder)
             self._engine.load_adapter(name, str(path))
             self._loaded.put(name)
 
@@ -123,18 +144,12 @@ class FreshProbes(Probes):
 def drop_from_page_cache(folder: Path) -> None:
     """The next read of its files is the disk's (not on a file system in memory)."""
     for path in folder.iterdir():
-        file = os.open(path, os.O_RDONLY)
-        os.fsync(file)
-        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(file)
-
-
-def _probes(
-    kind: str, streams: list[str], cold: list[str], engine: Engine, fresh: list[Path]
-) -> Probes:
-    if kind == "disk":
-        return FreshProbes(engine, fresh)
-    return Probes(streams if kind == "device" else cold)
+        # A file that is being written is renamed when it is whole.
+        with contextlib.suppress(FileNotFoundError):
+            file = os.open(path, os.O_RDONLY)
+            os.fsync(file)
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(file)
 
 
 def _run(
@@ -164,8 +179,9 @@ def _run(
 def _row(stage: Stage, kind: str, steps: dict[str, list[float]], num_loads: int) -> Row:
     medians = {one: statistics.median(steps[one]) for one in ("device", kind)}
     p99 = {one: statistics.quantiles(steps[one], n=100)[98] for one in ("device", kind)}
+    whence = "new files" if kind == "new" else kind
     return figure(
-        f"step time while adapters load from {kind} / without",
+        f"step time while adapters load from {whence} / without",
         medians[kind] / medians["device"],
         "ratio",
         ratio_p99=round(p99[kind] / p99["device"], 4),
