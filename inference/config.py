@@ -26,6 +26,7 @@ class EngineConfig:
     adapter_cache_dir: a folder of ours for compiled adapters, in all adapter_cache_bytes; None:
     adapters are packed anew whenever they come from disk.
     cuda_graphs: on CUDA, decode steps are captured at the start, by batch size.
+    overlap: a step is launched before the tokens of the one before it are read; None: on CUDA.
     """
 
     model_path: str
@@ -45,6 +46,7 @@ class EngineConfig:
     adapter_cache_bytes: int = 64 << 30
     prefix_cache: bool = True
     cuda_graphs: bool = True
+    overlap: bool | None = None
     num_threads: int | None = None
     seed: int | None = None
     tp: int = 1

@@ -16,7 +16,7 @@ import torch
 from inference.decode_inputs import DecodeInputs
 from inference.lora import LoraPool, LoraStep
 from inference.models.llama import LlamaModel
-from inference.scheduler import Work
+from inference.plan import Work
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def bucket_sizes(max_num_seqs: int) -> tuple[int, ...]:
 
 
 class DecodeGraphs:
-    """kv [L, 2, NB, BS, HKV, D]. Only the loop's thread calls run."""
+    """kv [L, 2, NB, BS, HKV, D]; last_tokens: DecodeInputs'. Only the loop's thread calls run."""
 
     def __init__(
         self,
@@ -47,9 +47,10 @@ class DecodeGraphs:
         lora: LoraPool,
         max_num_seqs: int,
         max_model_len: int,
+        last_tokens: torch.Tensor,
     ) -> None:
         self._model, self._kv, self._lora = model, kv, lora
-        self._inputs = DecodeInputs(max_num_seqs, max_model_len, kv.shape[3], kv.device)
+        self._inputs = DecodeInputs(max_num_seqs, max_model_len, kv.shape[3], last_tokens)
         self._buckets = bucket_sizes(max_num_seqs)
         self._captured: dict[tuple[int, bool], Captured] = {}
 

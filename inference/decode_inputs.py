@@ -2,34 +2,41 @@
 
 from collections.abc import Sequence as Rows
 
+import numpy as np
 import torch
 
 from inference.batch import ForwardBatch
 from inference.lora import LoraStep
-from inference.scheduler import Work
+from inference.plan import Work
 from inference.transfer import to_device
 
-TOKEN, LENGTH, SLOT = range(3)
+TOKEN, LENGTH, SLOT, SOURCE = range(4)
+
+EMPTY_ROW = ((0,), (0,), (-1,), (-1,))
 
 
 class DecodeInputs:
     """Of up to max_num_seqs rows, each the decode of one sequence. Only the loop's thread calls.
+
+    last_tokens [max_num_seqs] int64: what the step before drew, for rows of unknown tokens.
 
     Invariant: row r of the device's block table begins with self._blocks[r][: self._num_blocks[r]];
     what lies behind is never read, for a row's length ends before it.
     """
 
     def __init__(
-        self, max_num_seqs: int, max_model_len: int, block_size: int, device: torch.device
+        self, max_num_seqs: int, max_model_len: int, block_size: int, last_tokens: torch.Tensor
     ) -> None:
+        device = last_tokens.device
+        self._last_tokens = last_tokens
         self._block_size = block_size
         self._max_model_len = max_model_len
         width = -(-max_model_len // block_size)
-        # Token ids, lengths with the new token, adapter slots.
-        self._ints = torch.zeros(3, max_num_seqs, dtype=torch.int32, device=device)
+        # Token ids, lengths with the new token, adapter slots, places among the last tokens.
+        self._ints = torch.zeros(4, max_num_seqs, dtype=torch.int32, device=device)
         self._tables = torch.zeros(max_num_seqs, width, dtype=torch.int32, device=device)
         self._starts = torch.arange(max_num_seqs + 1, dtype=torch.int32, device=device)
-        self._host_ints = torch.zeros(3, max_num_seqs, dtype=torch.int32)
+        self._host_ints = torch.zeros(4, max_num_seqs, dtype=torch.int32)
         self._blocks: list[list[int]] = [[] for _ in range(max_num_seqs)]
         self._num_blocks = [0] * max_num_seqs
 
@@ -41,18 +48,16 @@ class DecodeInputs:
     def fill(self, work: Rows[Work], bucket: int) -> None:
         """Writes the rows, and empty ones up to bucket."""
         host = self._host_ints.numpy()
-        host[TOKEN, :bucket], host[LENGTH, :bucket], host[SLOT, :bucket] = 0, 0, -1
-        for row, item in enumerate(work):
-            slot = item.sequence.slot
-            host[TOKEN, row] = item.sequence.tokens[item.start]
-            host[LENGTH, row] = item.start + 1
-            host[SLOT, row] = -1 if slot is None else slot
+        host[:, :bucket] = EMPTY_ROW
+        host[:, : len(work)] = np.array([_row(item) for item in work]).reshape(-1, len(EMPTY_ROW)).T
         self._ints.copy_(to_device(self._host_ints, self._ints.device, torch.int32))
         self._fill_tables(work)
 
     def batch(self, bucket: int, lora: LoraStep | None) -> ForwardBatch:
         """The rows up to bucket, made on the device of what was filled in: capturable."""
-        token_ids, lengths = self._ints[TOKEN, :bucket].long(), self._ints[LENGTH, :bucket]
+        lengths, sources = self._ints[LENGTH, :bucket], self._ints[SOURCE, :bucket].long()
+        last_tokens = self._last_tokens[sources.clamp(min=0)]
+        token_ids = torch.where(sources >= 0, last_tokens, self._ints[TOKEN, :bucket])
         tables, positions = self._tables[:bucket], (lengths.long() - 1).clamp_(min=0)
         blocks = tables.gather(1, (positions // self._block_size)[:, None])[:, 0].long()
         places = blocks * self._block_size + positions % self._block_size
@@ -85,3 +90,11 @@ class DecodeInputs:
         if places:
             sent = to_device([places, values], self._tables.device)
             self._tables.view(-1)[sent[0]] = sent[1].int()
+
+
+def _row(work: Work) -> tuple[int, int, int, int]:
+    sequence = work.sequence
+    slot = -1 if sequence.slot is None else sequence.slot
+    if sequence.unknown_at is None:
+        return sequence.tokens[work.start], work.end, slot, -1
+    return 0, work.end, slot, sequence.unknown_at

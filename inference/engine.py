@@ -8,7 +8,6 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
 from collections.abc import Sequence as Items
 
 from inference.adapter_memory import adapter_store
@@ -16,32 +15,28 @@ from inference.config import EngineConfig
 from inference.errors import EngineError, ErrorCode
 from inference.grammar import Grammars
 from inference.kv_cache import KvCache
-from inference.model_runner import ModelRunner, Outcome
+from inference.lora import PackedAdapter
+from inference.model_runner import Flight, Forward, ModelRunner
 from inference.model_spec import ModelSpec
 from inference.offline import generate
+from inference.plan import Plan
 from inference.request import (
     Aborted,
     AdapterInfo,
     EngineState,
-    Event,
-    Failed,
-    Finished,
     GenerateRequest,
     SamplingParams,
-    Token,
 )
 from inference.request_check import check_request
-from inference.sampler import Sampled, Sampler
-from inference.scheduler import Limits, Plan, Scheduler
+from inference.results import Delivery, OnEvent, Results, deliver, failed
+from inference.sampler import Sampler
+from inference.scheduler import Limits, Scheduler
 from inference.sequence import Sequence
 from inference.snapshot import engine_stats
 from inference.startup import start
 from inference.stats import Counters, EngineStats
 
 logger = logging.getLogger(__name__)
-
-OnEvent = Callable[[Event], None]
-Delivery = tuple[OnEvent, Event]
 
 # Between two looks for the end of a copy to the device, while nothing else is to be done.
 COPY_POLL_S = 0.0002
@@ -65,11 +60,18 @@ class Engine:
         limits = Limits(config.max_num_seqs, parts.max_batch_tokens)
         self._scheduler = Scheduler(limits, cache, self._adapters.pool)
         sampler = Sampler(parts.spec.eos_token_ids)
-        self._runner = ModelRunner(parts.model, parts.kv, parts.lora, sampler, parts.graphs)
+        self._runner = ModelRunner(
+            parts.model, parts.kv, parts.lora, sampler, parts.graphs, parts.last_tokens
+        )
+        self._overlaps = parts.device.type == "cuda" if config.overlap is None else config.overlap
+        self._flight: Flight | None = None
         self._grammars = Grammars(
             config.model_path, parts.spec.vocab_size, parts.spec.eos_token_ids, self._wake
         )
         self._counters = Counters()
+        self._results = Results(
+            self._scheduler, self._adapters, self._counters, parts.spec.eos_token_ids
+        )
         self._seeds = random.Random(config.seed)
         self._aborts: set[str] = set()
         self._is_stopped = False
@@ -91,7 +93,7 @@ class Engine:
             seed = request.sampling.seed
             generator = random.Random(self._seeds.getrandbits(64) if seed is None else seed)
             sequence = Sequence(request, on_event, generator, time.monotonic())
-            sequence.grammar = grammar
+            sequence.grammar, sequence.max_model_len = grammar, self.max_model_len
             self._scheduler.add(sequence)
             self._lock.notify_all()
 
@@ -133,7 +135,11 @@ class Engine:
             return engine_stats(self._scheduler, self._adapters, self._counters)
 
     def step(self) -> bool:
-        """Plans and runs one forward, delivers its events; False when there was nothing to do."""
+        """Plans and launches one forward, delivers events; False when there was nothing to do.
+
+        Where steps overlap, the forward is launched before the tokens of the step before it are
+        read, and its own are drawn after that: what chooses a token knows all before it.
+        """
         deliveries: list[Delivery] = []
         with self._lock:
             self._adapters.settle_copies()
@@ -142,18 +148,15 @@ class Engine:
             self._take_grammars(deliveries)
             plan = self._scheduler.schedule()
             packed = [self._adapters.packed(adapter) for adapter in plan.copies]
-        if plan.work or plan.copies:
-            try:
-                self._adapters.start_copies(plan.copies, packed)
-                outcome = self._runner.run(plan)
-            except Exception:
-                logger.exception("a step failed")
-                self._fail_plan(plan, deliveries)
-            else:
-                self._take_in(plan, outcome, deliveries)
+        forward = self._launch(plan, packed, deliveries)
+        self._collect(deliveries)
+        if forward is not None:
+            self._sample(forward, deliveries)
+        if not self._overlaps:
+            self._collect(deliveries)
         for on_event, event in deliveries:
-            _deliver(on_event, event)
-        return bool(plan.work or plan.copies or deliveries)
+            deliver(on_event, event)
+        return bool(plan.work or plan.copies or deliveries or self._flight)
 
     def run(self) -> None:
         """Steps until stop(), for a thread of its own. What is left then ends as aborted, also when
@@ -170,7 +173,7 @@ class Engine:
                 self._aborts.update(s.request_id for s in self._scheduler)
                 self._end_aborted(deliveries)
             for on_event, event in deliveries:
-                _deliver(on_event, event)
+                deliver(on_event, event)
             self._adapters.close()
             self._grammars.close()
 
@@ -218,7 +221,7 @@ class Engine:
         for request_id in self._aborts:
             sequence = self._scheduler.find(request_id)
             if sequence is not None:
-                self._end(sequence, Aborted(request_id), deliveries)
+                self._results.end(sequence, Aborted(request_id), deliveries)
         self._aborts.clear()
 
     def _fetch_missing(self, deliveries: list[Delivery]) -> None:
@@ -229,71 +232,52 @@ class Engine:
                 self._adapters.fetch(digest)
                 continue
             for sequence in sequences:
-                self._end(sequence, _failed(sequence, error), deliveries)
+                self._results.end(sequence, failed(sequence, error), deliveries)
 
     def _take_grammars(self, deliveries: list[Delivery]) -> None:
         for sequence, error in self._grammars.settle(list(self._scheduler.preparing.values())):
             if error is None:
                 self._scheduler.prepared(sequence)
             else:
-                self._end(sequence, _failed(sequence, error), deliveries)
+                self._results.end(sequence, failed(sequence, error), deliveries)
 
-    def _take_in(self, plan: Plan, outcome: Outcome, deliveries: list[Delivery]) -> None:
+    def _launch(
+        self, plan: Plan, packed: list[PackedAdapter], deliveries: list[Delivery]
+    ) -> Forward | None:
+        try:
+            self._adapters.start_copies(plan.copies, packed)
+            return self._runner.launch(plan) if plan.work else None
+        except Exception:
+            logger.exception("a step failed")
+            with self._lock:
+                self._results.fail(plan.work, deliveries)
+                for adapter in plan.copies:
+                    self._adapters.give_up_copy(adapter)
+            return None
+
+    def _sample(self, forward: Forward, deliveries: list[Delivery]) -> None:
+        try:
+            self._flight = self._runner.sample(forward)
+        except Exception:
+            logger.exception("sampling failed")
+            with self._lock:
+                self._results.fail(forward.plan.work, deliveries)
+            return
         with self._lock:
-            self._count_step(plan, outcome)
-            sampled = iter(outcome.sampled)
-            for work in plan.work:
-                samples = work.samples
-                result = next(sampled) if samples else None
-                if result is not None and result.token_id is None:
-                    # Without an error: the same work is planned again.
-                    if result.error is not None:
-                        event = _failed(work.sequence, result.error)
-                        self._end(work.sequence, event, deliveries)
-                    continue
-                self._scheduler.computed(work)
-                if result is not None:
-                    self._take_token(work.sequence, result, deliveries)
+            for work, place in self._flight.launched():
+                self._scheduler.launched(work, place)
 
-    def _take_token(self, sequence: Sequence, result: Sampled, deliveries: list[Delivery]) -> None:
-        assert result.token_id is not None
-        sequence.append(result.token_id)
-        self._counters.num_output_tokens += 1
-        event = Token(sequence.request_id, result.token_id, sequence.num_cached, result.logprobs)
-        deliveries.append((sequence.on_event, event))
-        reason = sequence.finish_reason(self.spec.eos_token_ids, self.max_model_len)
-        if reason is not None:
-            self._end(sequence, Finished(sequence.request_id, reason), deliveries)
-
-    def _fail_plan(self, plan: Plan, deliveries: list[Delivery]) -> None:
-        """Every request of the failed forward ends; pages that may be half written are given up."""
+    def _collect(self, deliveries: list[Delivery]) -> None:
+        """Takes in the step that is on its way, if one is."""
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return
+        try:
+            outcome = self._runner.collect(flight)
+        except Exception:
+            logger.exception("a step failed")
+            with self._lock:
+                self._results.fail(flight.works, deliveries)
+            return
         with self._lock:
-            for work in plan.work:
-                error = EngineError(ErrorCode.INTERNAL, "the engine failed on this batch")
-                self._end(work.sequence, _failed(work.sequence, error), deliveries)
-            for adapter in plan.copies:
-                self._adapters.give_up_copy(adapter)
-
-    def _end(self, sequence: Sequence, event: Event, deliveries: list[Delivery]) -> None:
-        """The one place where a request ends."""
-        self._adapters.drop(self._scheduler.finish(sequence))
-        self._counters.count_end(event, sequence)
-        deliveries.append((sequence.on_event, event))
-
-    def _count_step(self, plan: Plan, outcome: Outcome) -> None:
-        self._counters.count_step(
-            outcome.step_ms,
-            outcome.lora_ms,
-            [(w.sequence, w.num_tokens) for w in plan.work if w.sequence.digest is not None],
-        )
-
-
-def _failed(sequence: Sequence, error: EngineError) -> Failed:
-    return Failed(sequence.request_id, error.code, error.message, error.param)
-
-
-def _deliver(on_event: OnEvent, event: Event) -> None:
-    try:
-        on_event(event)
-    except Exception:
-        logger.exception("a listener failed on %s", type(event).__name__)
+            self._results.take(outcome, deliveries)

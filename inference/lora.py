@@ -5,12 +5,12 @@ A page holds ROWS_PER_PAGE rank rows of every (layer, group): A [NS, PR, in] and
 made once, are what the kernels read.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from inference.lora_timer import Clock, cuda_ms, is_sampled
+from inference.lora_timer import Clock, cuda_span, is_sampled
 from inference.model_spec import ModelSpec
 from inference.page_set import runs_of
 from inference.transfer import to_device
@@ -174,14 +174,17 @@ class LoraPool:
         clock.stop()
         return LoraStep(self.weights, batch, groups, clock)
 
-    def measured_ms(self, step: "LoraStep") -> float | None:
-        """The LoRA time of a step that has run; None when it was not measured (lora_timer.py)."""
+    def measure(self, step: "LoraStep") -> Callable[[], float | None]:
+        """The LoRA time in ms of a step that was launched, to be asked for once it has run; None
+        when it was not measured (lora_timer.py).
+        """
         if self.pages.device.type == "cpu":
-            return step.clock.total_ms
+            return lambda: step.clock.total_ms
         self._num_steps += 1
         if not is_sampled(self._num_steps):
-            return None
-        return cuda_ms(step.run_first_layer) * (len(self.weights) / len(GROUP_NAMES))
+            return lambda: None
+        layer_ms = cuda_span(step.run_first_layer)
+        return lambda: layer_ms() * (len(self.weights) / len(GROUP_NAMES))
 
 
 def _runs(

@@ -38,12 +38,16 @@ def is_sampled(step: int) -> bool:
     return step % SAMPLE_EVERY == SAMPLED_STEP
 
 
-def cuda_ms(work: Callable[[], None]) -> float:
-    """Waits for it. Milliseconds on the device."""
+def cuda_span(work: Callable[[], None]) -> Callable[[], float]:
+    """Launches it. Milliseconds on the device, once that has come so far: it is waited for."""
     begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     begin.record()
     work()
     end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end))
+
+    def elapsed_ms() -> float:
+        end.synchronize()
+        return float(begin.elapsed_time(end))
+
+    return elapsed_ms

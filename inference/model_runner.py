@@ -1,10 +1,12 @@
-"""Moves bytes: builds the tensors of a forward from a plan, runs it, samples.
+"""Moves bytes: builds the tensors of a forward from a plan, launches it, samples.
 
 Steps that only decode go through captured graphs where there are some; the others are launched op
-by op.
+by op. On CUDA nothing waits for the device but collect(): the next step may be launched on tokens
+that only the device knows.
 """
 
 import time
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 
@@ -14,22 +16,68 @@ from inference.batch import ForwardBatch
 from inference.decode_graphs import DecodeGraphs
 from inference.lora import LoraPool, LoraStep
 from inference.models.llama import LlamaModel
-from inference.sampler import Sampled, Sampler
-from inference.scheduler import Plan, Work
-from inference.transfer import to_device
+from inference.plan import Plan, Work
+from inference.sampler import Drawn, Sampled, Sampler
+from inference.transfer import Arrival, to_device, to_host
+
+GRAPH = "graph"
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Launched. logits [samples, V], of the works that sample. path: GRAPH, or why not by one."""
+
+    plan: Plan
+    logits: torch.Tensor
+    lora_ms: Callable[[], float | None]
+    path: str
+    started_s: float
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A step whose tokens are being drawn. works: those that still counted when they were.
+
+    done: arrives when all of it has run.
+    """
+
+    forward: Forward
+    works: tuple[Work, ...]
+    drawn: Drawn
+    done: Arrival
+
+    def launched(self) -> Iterator[tuple[Work, int | None]]:
+        """Works that are on their way, each with the place of the token that it draws among the
+        device's last tokens, None for a chunk. Those that were held back are left out.
+        """
+        places = {row: place for place, row in enumerate(self.drawn.rows)}
+        row = 0
+        for work in self.works:
+            if not work.samples:
+                yield work, None
+                continue
+            if row in places:
+                yield work, places[row]
+            row += 1
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """sampled: for each work of the plan that samples, in order. Times in ms."""
+    """results: works with what they sampled, None for a chunk. Times in ms; step_ms: since the
+    start, or since the outcome before it when that came later.
+    """
 
-    sampled: list[Sampled]
+    plan: Plan
+    results: tuple[tuple[Work, Sampled | None], ...]
     lora_ms: float | None
     step_ms: float
+    path: str
 
 
 class ModelRunner:
-    """kv [L, 2, NB, BS, HKV, D]. Only the loop's thread calls."""
+    """kv [L, 2, NB, BS, HKV, D]; last_tokens [max_num_seqs] int64: those drawn last, for graphs to
+    read. Only the loop's thread calls.
+    """
 
     def __init__(
         self,
@@ -38,35 +86,60 @@ class ModelRunner:
         lora: LoraPool,
         sampler: Sampler,
         graphs: DecodeGraphs | None,
+        last_tokens: torch.Tensor,
     ) -> None:
         self.model = model
         self.kv = kv
         self.lora = lora
+        self.last_tokens = last_tokens
         self._sampler = sampler
         self._graphs = graphs
         self._block_size = kv.shape[3]
+        self._ended_s = 0.0
 
     @torch.inference_mode()
-    def run(self, plan: Plan) -> Outcome:
-        """The copies that the plan needs were started."""
-        started = time.perf_counter()
-        if not plan.work:
-            return Outcome([], 0.0, 0.0)
+    def launch(self, plan: Plan) -> Forward:
+        """The forward of a plan with work. The copies that it needs were started."""
+        started_s = time.perf_counter()
         if plan.new_blocks and self.kv.device.type == "cpu":
             # The reference multiplies what it masks: a former owner's NaN would stay one.
             self.kv[:, :, list(plan.new_blocks)] = 0
-        run = self._decode if self._is_decode(plan.work) else self._forward
-        logits, lora = run(plan.work)
-        sequences = [work.sequence for work in plan.work if work.samples]
-        sampled = self._sampler.sample(logits, sequences) if sequences else []
-        lora_ms = self.lora.measured_ms(lora) if lora is not None else 0.0
-        return Outcome(sampled, lora_ms, (time.perf_counter() - started) * 1e3)
+        path = self._path(plan.work)
+        logits, lora = (self._decode if path == GRAPH else self._forward)(plan.work)
+        lora_ms = (lambda: 0.0) if lora is None else self.lora.measure(lora)
+        return Forward(plan, logits, lora_ms, path, started_s)
 
-    def _is_decode(self, work: Rows[Work]) -> bool:
-        """Whether a captured graph serves it."""
-        if self._graphs is None or len(work) > self._graphs.max_rows:
-            return False
-        return all(item.num_tokens == 1 for item in work)
+    @torch.inference_mode()
+    def sample(self, forward: Forward) -> Flight:
+        """Draws the tokens of works that still count, once all former tokens are known."""
+        sampling = [work for work in forward.plan.work if work.samples]
+        rows = [row for row, work in enumerate(sampling) if work.is_live]
+        logits = forward.logits
+        if len(rows) < len(sampling):
+            logits = logits[self._ints(rows)]
+        drawn = self._sampler.launch(logits, [sampling[row].sequence for row in rows])
+        num_drawn = drawn.tokens.shape[0]
+        self.last_tokens[:num_drawn].copy_(drawn.tokens)
+        works = tuple(work for work in forward.plan.work if work.is_live)
+        return Flight(forward, works, drawn, to_host(self.last_tokens[:1]))
+
+    def collect(self, flight: Flight) -> Outcome:
+        """Waits for the step."""
+        sampled = iter(flight.drawn.collect())
+        flight.done.wait()
+        results = tuple((w, next(sampled) if w.samples else None) for w in flight.works)
+        forward, now_s = flight.forward, time.perf_counter()
+        step_ms = (now_s - max(forward.started_s, self._ended_s)) * 1e3
+        self._ended_s = now_s
+        return Outcome(forward.plan, results, forward.lora_ms(), step_ms, forward.path)
+
+    def _path(self, work: Rows[Work]) -> str:
+        """GRAPH where a captured one serves it; else what stands against it."""
+        if any(item.num_tokens > 1 for item in work):
+            return "prefill"
+        if self._graphs is None:
+            return "no graphs"
+        return GRAPH if len(work) <= self._graphs.max_rows else "too many rows"
 
     def _decode(self, work: Rows[Work]) -> tuple[torch.Tensor, LoraStep | None]:
         """Logits of the works that sample; the LoRA of the step."""
@@ -89,7 +162,7 @@ class ModelRunner:
         starts = [0]
         rows: list[int] = []
         for item in work:
-            sequence, end = item.sequence, item.start + item.num_tokens
+            sequence, end = item.sequence, item.end
             token_ids += sequence.tokens[item.start : end]
             positions += range(item.start, end)
             places += self._places(sequence.blocks, item.start, end)
@@ -97,10 +170,10 @@ class ModelRunner:
             starts.append(len(token_ids))
             if item.samples:
                 rows.append(len(token_ids) - 1)
-        ends = [item.start + item.num_tokens for item in work]
+        ends = [item.end for item in work]
         num_decodes = sum(item.num_tokens == 1 for item in work)
         return ForwardBatch(
-            token_ids=self._ints(token_ids),
+            token_ids=self._known(self._ints(token_ids), work),
             positions=self._ints(positions),
             places=self._ints(places),
             block_tables=self._block_tables(work),
@@ -108,10 +181,21 @@ class ModelRunner:
             context_lens=self._ints(ends, torch.int32),
             num_decodes=num_decodes,
             max_decode_context=max(ends[:num_decodes], default=0),
-            prefills=tuple((i.num_tokens, i.start + i.num_tokens) for i in work[num_decodes:]),
+            prefills=tuple((i.num_tokens, i.end) for i in work[num_decodes:]),
             logits_rows=self._ints(rows),
             lora=self.lora.step(self._ints(slots, torch.int32), {s for s in slots if s >= 0}),
         )
+
+    def _known(self, token_ids: torch.Tensor, work: Rows[Work]) -> torch.Tensor:
+        """With the tokens that only the device knows: each is all of its work."""
+        places = [-1 if w.sequence.unknown_at is None else w.sequence.unknown_at for w in work]
+        if max(places) < 0:
+            return token_ids
+        spread = [
+            place for item, place in zip(work, places, strict=True) for _ in range(item.num_tokens)
+        ]
+        sources = self._ints(spread)
+        return torch.where(sources >= 0, self.last_tokens[sources.clamp(min=0)], token_ids)
 
     def _places(self, blocks: list[int], start: int, end: int) -> list[int]:
         size = self._block_size

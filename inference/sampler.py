@@ -9,28 +9,57 @@ import torch
 from inference.errors import EngineError, ErrorCode
 from inference.request import SamplingParams, TokenLogprobs
 from inference.sequence import Sequence
-from inference.transfer import to_device
+from inference.transfer import Arrival, to_device, to_host
 
 # Most nuclei lie within this many tokens; only the others pay for a full sort.
 NUM_CANDIDATES = 256
 # How long a step waits for masks that are still being made; without one a row is left out.
 MASK_GRACE_S = 0.005
+# In place of a token: the logits are not finite; the nucleus is wider than the candidates.
+NOT_FINITE, TOO_WIDE = -1, -2
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """token_id None: there is none, and error says why; without an error: not yet, its grammar's
-    mask is still being made, and the same forward may be run again.
+    """token_id None: there is none, and error says why; without an error: not this time, and the
+    same forward may be run again. is_too_wide: for the sequence's next draw to be from all tokens.
     """
 
     token_id: int | None
     logprobs: TokenLogprobs | None = None
     error: EngineError | None = None
+    is_too_wide: bool = False
 
 
-NOT_FINITE = Sampled(
-    None, error=EngineError(ErrorCode.NON_FINITE_LOGITS, "the model's output is not finite")
-)
+@dataclass(frozen=True)
+class Drawn:
+    """Tokens of some sequences on their way. tokens [D]: on the device, of the sequences of rows,
+    in order; held: what is known of the others.
+    """
+
+    rows: list[int]
+    held: dict[int, Sampled]
+    tokens: torch.Tensor
+    codes: Arrival
+    logprobs: dict[int, tuple[Arrival, Arrival]]
+
+    def collect(self) -> list[Sampled]:
+        """Waits. One for each sequence."""
+        found = dict(self.held)
+        for place, (row, code) in enumerate(
+            zip(self.rows, self.codes.wait().tolist(), strict=True)
+        ):
+            found[row] = _sampled(code, self.logprobs.get(place))
+        return [found[row] for row in range(len(found))]
+
+
+def _sampled(code: int, logprobs: tuple[Arrival, Arrival] | None) -> Sampled:
+    if code == NOT_FINITE:
+        message = "the model's output is not finite"
+        return Sampled(None, error=EngineError(ErrorCode.NON_FINITE_LOGITS, message))
+    if code == TOO_WIDE:
+        return Sampled(None, is_too_wide=True)
+    return Sampled(code, None if logprobs is None else _logprobs(*logprobs))
 
 
 class Sampler:
@@ -39,35 +68,45 @@ class Sampler:
     def __init__(self, eos_token_ids: tuple[int, ...]) -> None:
         self._eos_token_ids = eos_token_ids
 
-    def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Sampled]:
-        """logits [B, V] of any float dtype, row by row for the sequences."""
+    def launch(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> Drawn:
+        """logits [B, V] of any float dtype, row by row for the sequences; not waited for."""
         held = _held_back(sequences)
-        if not held:
-            return self._sample(logits.float(), sequences)
         rows = [row for row in range(len(sequences)) if row not in held]
-        found = iter(self._sample(logits[rows].float(), [sequences[row] for row in rows]))
-        return [held[row] if row in held else next(found) for row in range(len(sequences))]
+        if held:
+            logits = logits[to_device(rows, logits.device)]
+        return self._draw([sequences[row] for row in rows], logits, rows, held)
 
-    def _sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Sampled]:
-        if not sequences:
-            return []
-        finite = torch.isfinite(logits).all(dim=-1)
-        choice = logits if _all_plain(sequences) else self._adjust(logits.clone(), sequences)
-        chosen = torch.argmax(choice, dim=-1)
-        random_rows = [i for i, s in enumerate(sequences) if s.request.sampling.temperature > 0]
-        if random_rows:
-            drawn = _draw(choice[random_rows], [sequences[i] for i in random_rows])
-            chosen[random_rows] = drawn
-        logprobs = _logprobs(logits, chosen, sequences)
-        rows = zip(chosen.tolist(), finite.tolist(), logprobs, strict=True)
-        return [Sampled(token, lp) if ok else NOT_FINITE for token, ok, lp in rows]
+    def _draw(
+        self,
+        sequences: Rows[Sequence],
+        logits: torch.Tensor,
+        rows: list[int],
+        held: dict[int, Sampled],
+    ) -> Drawn:
+        if not rows:
+            none = torch.empty(0, dtype=torch.int64, device=logits.device)
+            return Drawn(rows, held, none, to_host(none), {})
+        low, high = torch.aminmax(logits, dim=-1)
+        choice = logits if _all_plain(sequences) else self._adjust(logits.float(), sequences)
+        tokens = torch.argmax(choice, dim=-1)
+        codes = torch.where(torch.isfinite(low) & torch.isfinite(high), tokens, NOT_FINITE)
+        drawing = [i for i, s in enumerate(sequences) if s.request.sampling.temperature > 0]
+        if drawing:
+            index = to_device(drawing, logits.device)
+            drawn, is_too_wide = draw(choice[index].float(), [sequences[i] for i in drawing])
+            tokens[index] = drawn
+            found = torch.where(is_too_wide, TOO_WIDE, drawn)
+            codes[index] = torch.where(codes[index] == NOT_FINITE, NOT_FINITE, found)
+        return Drawn(
+            rows, held, tokens, to_host(codes), _launch_logprobs(logits, tokens, sequences)
+        )
 
     def _adjust(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
-        """Penalties, biases, then what grammars and min_tokens forbid; changes logits."""
+        """Penalties, biases, then what grammars and min_tokens forbid."""
+        logits = logits.clone()
         for row, sequence in zip(logits, sequences, strict=True):
             _penalise(row, sequence)
-            for token_id, bias in sequence.request.sampling.logit_bias:
-                row[token_id] += bias
+            _bias(row, sequence.request.sampling.logit_bias)
         _constrain(logits, sequences)
         for row, sequence in zip(logits, sequences, strict=True):
             if sequence.num_output < sequence.request.sampling.min_tokens:
@@ -75,12 +114,13 @@ class Sampler:
         return logits
 
     def _forbid_ends(self, row: torch.Tensor, sequence: Sequence) -> None:
-        ends = list({*self._eos_token_ids, *sequence.request.sampling.stop_token_ids})
+        stops = sequence.request.sampling.stop_token_ids
+        ends = to_device(sorted({*self._eos_token_ids, *stops}), row.device)
         before = row[ends]
         row[ends] = -torch.inf
-        # Where a grammar allows nothing else, it is complete: it ends.
-        if sequence.matcher is not None and not torch.isfinite(row).any():
-            row[ends] = before
+        if sequence.matcher is not None:
+            # Where a grammar allows nothing else, it is complete: it ends.
+            row[ends] = torch.where(torch.isfinite(row).any(), -torch.inf, before)
 
 
 def _held_back(sequences: Rows[Sequence]) -> dict[int, Sampled]:
@@ -104,7 +144,7 @@ def _constrain(logits: torch.Tensor, sequences: Rows[Sequence]) -> None:
         return
     words = to_device(torch.stack(list(masks.values())), logits.device, torch.int32)
     allowed = allowed_tokens(words, logits.shape[1])
-    rows = list(masks)
+    rows = to_device(list(masks), logits.device)
     logits[rows] = logits[rows].masked_fill(~allowed, -torch.inf)
 
 
@@ -127,69 +167,77 @@ def _is_plain(params: SamplingParams, num_output: int) -> bool:
     )
 
 
+def _bias(row: torch.Tensor, logit_bias: tuple[tuple[int, float], ...]) -> None:
+    if logit_bias:
+        ids, values = zip(*logit_bias, strict=True)
+        bias = to_device(values, row.device, torch.float32)
+        row.index_put_((to_device(ids, row.device),), bias, accumulate=True)
+
+
 def _penalise(row: torch.Tensor, sequence: Sequence) -> None:
     """Repetition: prompt and output (CTRL); presence and frequency: output only (OpenAI)."""
     params = sequence.request.sampling
     if params.repetition_penalty != 1.0:
-        seen = torch.tensor(sorted(set(sequence.tokens)), device=row.device)
+        seen = to_device(sorted(set(sequence.tokens)), row.device)
         values = row[seen]
         scaled = torch.where(values > 0, 1 / params.repetition_penalty, params.repetition_penalty)
         row[seen] = values * scaled
     if sequence.output_counts and (params.presence_penalty or params.frequency_penalty):
-        ids = torch.tensor(list(sequence.output_counts.keys()), device=row.device)
-        counts = torch.tensor(list(sequence.output_counts.values()), device=row.device)
+        ids = to_device(list(sequence.output_counts.keys()), row.device)
+        counts = to_device(list(sequence.output_counts.values()), row.device)
         row[ids] -= params.presence_penalty + params.frequency_penalty * counts
 
 
-def _draw(logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
-    """Inverse transform sampling with one uniform number of each sequence's own generator.
+def draw(logits: torch.Tensor, sequences: Rows[Sequence]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inverse transform sampling with one uniform number of each sequence's own generator: tokens
+    [B], and whether one may not be right as its nucleus is wider than the candidates.
 
     How a row is drawn depends on its own parameters and probabilities only, so that its seed gives
     the same tokens in any company.
     """
     params = [sequence.request.sampling for sequence in sequences]
     device = logits.device
-    temperature = torch.tensor([p.temperature for p in params], device=device)
+    temperature = to_device([p.temperature for p in params], device, torch.float32)
     probs = torch.softmax(logits / temperature[:, None], dim=-1)
-    uniform = torch.tensor([s.generator.random() for s in sequences], device=device)[:, None]
-    drawn = torch.empty(len(params), dtype=torch.int64, device=device)
+    numbers = [s.generator.random() for s in sequences]
+    uniform = to_device(numbers, device, torch.float32)[:, None]
+    tokens = torch.empty(len(params), dtype=torch.int64, device=device)
+    is_too_wide = torch.zeros(len(params), dtype=torch.bool, device=device)
     plain = [i for i, p in enumerate(params) if not _is_filtered(p)]
+    wide = [i for i, s in enumerate(sequences) if s.draws_wide and _is_filtered(params[i])]
+    narrow = sorted(set(range(len(params))) - set(plain) - set(wide))
     if plain:
-        drawn[plain] = _invert(probs[plain], uniform[plain]).squeeze(1)
-    filtered = [i for i, p in enumerate(params) if _is_filtered(p)]
-    if filtered:
-        wanted = [params[i] for i in filtered]
-        drawn[filtered] = _draw_filtered(probs[filtered], uniform[filtered], wanted)
-    return drawn
+        rows = to_device(plain, device)
+        tokens[rows] = _invert(probs[rows], uniform[rows]).squeeze(1)
+    if wide:
+        rows = to_device(wide, device)
+        ordered, ids = probs[rows].sort(dim=-1, descending=True)
+        tokens[rows] = _pick(ordered, ids, uniform[rows], [params[i] for i in wide])
+    if narrow:
+        rows = to_device(narrow, device)
+        ordered, ids = probs[rows].topk(min(NUM_CANDIDATES, probs.shape[1]), dim=-1)
+        wanted = [params[i] for i in narrow]
+        tokens[rows] = _pick(ordered, ids, uniform[rows], wanted)
+        is_too_wide[rows] = ~_holds_all(ordered, wanted, probs.shape[1])
+    return tokens, is_too_wide
 
 
 def _is_filtered(params: SamplingParams) -> bool:
     return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
 
 
-def _draw_filtered(
-    probs: torch.Tensor, uniform: torch.Tensor, params: list[SamplingParams]
-) -> torch.Tensor:
-    """Among the likeliest NUM_CANDIDATES where those hold all that is kept, else sorted whole."""
-    ordered, ids = probs.topk(min(NUM_CANDIDATES, probs.shape[1]), dim=-1)
-    tokens = _pick(ordered, ids, uniform, params)
-    enough = _holds_all(ordered, params, probs.shape[1])
-    wide = [row for row, holds in enumerate(enough) if not holds]
-    if wide:
-        ordered, ids = probs[wide].sort(dim=-1, descending=True)
-        tokens[wide] = _pick(ordered, ids, uniform[wide], [params[row] for row in wide])
-    return tokens
-
-
-def _holds_all(ordered: torch.Tensor, params: list[SamplingParams], vocab: int) -> list[bool]:
-    num = ordered.shape[1]
-    mass, first, last = (t.tolist() for t in (ordered.sum(dim=-1), ordered[:, 0], ordered[:, -1]))
-    return [
-        num == vocab
-        or 0 < p.top_k <= num
-        or (p.top_k <= 0 and (mass[row] > p.top_p or last[row] < p.min_p * first[row]))
-        for row, p in enumerate(params)
-    ]
+def _holds_all(ordered: torch.Tensor, params: list[SamplingParams], vocab: int) -> torch.Tensor:
+    """Whether the likeliest [B, K] hold all that is kept."""
+    num, device = ordered.shape[1], ordered.device
+    if num == vocab:
+        return torch.ones(len(params), dtype=torch.bool, device=device)
+    is_counted = [0 < p.top_k <= num for p in params]
+    is_open = [p.top_k <= 0 for p in params]
+    flags = to_device([is_counted, is_open], device, torch.bool)
+    shares = to_device([[p.top_p, p.min_p] for p in params], device, torch.float32)
+    has_mass = ordered.sum(dim=-1) > shares[:, 0]
+    has_least = ordered[:, -1] < shares[:, 1] * ordered[:, 0]
+    return flags[0] | (flags[1] & (has_mass | has_least))
 
 
 def _pick(
@@ -202,12 +250,12 @@ def _pick(
 def _filtered(ordered: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor:
     """ordered [B, K] descending, zero where top_k, then top_p or min_p leave a token out."""
     device, num = ordered.device, ordered.shape[1]
-    top_k = torch.tensor([p.top_k if p.top_k > 0 else num for p in params], device=device)
-    top_p = torch.tensor([p.top_p for p in params], device=device)
-    min_p = torch.tensor([p.min_p for p in params], device=device)
+    top_k = to_device([p.top_k if p.top_k > 0 else num for p in params], device)
+    top_p = to_device([p.top_p for p in params], device, torch.float32)
+    min_p = to_device([p.min_p for p in params], device, torch.float32)
     ordered = ordered * (torch.arange(num, device=device) < top_k[:, None])
     # top_p is a share of what top_k left over; without top_k, of everything.
-    has_top_k = torch.tensor([p.top_k > 0 for p in params], device=device)
+    has_top_k = to_device([p.top_k > 0 for p in params], device, torch.bool)
     total = torch.where(has_top_k, ordered.sum(dim=-1), 1.0)
     before = ordered.cumsum(dim=-1) - ordered
     kept = (before < (top_p * total)[:, None]) | (top_p >= 1)[:, None]
@@ -226,17 +274,23 @@ def _invert(probs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     return torch.minimum(place, last.amax(dim=-1, keepdim=True))
 
 
-def _logprobs(
-    logits: torch.Tensor, chosen: torch.Tensor, sequences: Rows[Sequence]
-) -> list[TokenLogprobs | None]:
-    """Of the model's own distribution, before temperature, penalties and filters."""
-    found: list[TokenLogprobs | None] = [None] * len(sequences)
+def _launch_logprobs(
+    logits: torch.Tensor, tokens: torch.Tensor, sequences: Rows[Sequence]
+) -> dict[int, tuple[Arrival, Arrival]]:
+    """Of the model's own distribution, before temperature, penalties and filters: by row, ids and
+    values of the likeliest, the drawn token's value before them.
+    """
+    found = {}
     for row, sequence in enumerate(sequences):
         num = sequence.request.sampling.num_logprobs
-        if num is None:
-            continue
-        values = torch.log_softmax(logits[row], dim=-1)
-        top, ids = values.topk(min(num, values.shape[0]))
-        pairs = tuple(zip(ids.tolist(), top.tolist(), strict=True))
-        found[row] = TokenLogprobs(float(values[chosen[row]]), pairs)
+        if num is not None:
+            values = torch.log_softmax(logits[row].float(), dim=-1)
+            top, ids = values.topk(min(num, values.shape[0]))
+            drawn = values.gather(0, tokens[row : row + 1])
+            found[row] = (to_host(ids), to_host(torch.cat((drawn, top))))
     return found
+
+
+def _logprobs(ids: Arrival, values: Arrival) -> TokenLogprobs:
+    drawn, *top = values.wait().tolist()
+    return TokenLogprobs(drawn, tuple(zip(ids.wait().tolist(), top, strict=True)))

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from inference.adapter import Adapter
 from inference.adapter_pool import AdapterPool
 from inference.kv_cache import KvCache
+from inference.plan import Plan, Work
 from inference.sequence import Sequence
 from inference.stats import TENANT_CLASSES, QueueTime, tenant_class
 from inference.waiting import Waiting
@@ -34,32 +35,6 @@ class Limits:
 
     max_num_seqs: int
     max_batch_tokens: int
-
-
-@dataclass(frozen=True)
-class Work:
-    """num_tokens of sequence from start on. samples: the last of them yields a new token."""
-
-    sequence: Sequence
-    start: int
-    num_tokens: int
-
-    @property
-    def samples(self) -> bool:
-        return self.start + self.num_tokens == len(self.sequence.tokens)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One forward. work: decodes first. copies: adapters whose copies to their pages start before
-    it; those that it needs are among them only where copies are made at once.
-
-    new_blocks: KV blocks handed out for it; what they held before must not be read.
-    """
-
-    work: tuple[Work, ...]
-    copies: tuple[Adapter, ...]
-    new_blocks: tuple[int, ...]
 
 
 class Scheduler:
@@ -122,6 +97,8 @@ class Scheduler:
                 self._waiting.remove(sequence)
             self._waiting.end(sequence)
         self._release_blocks(sequence)
+        sequence.is_ended = True
+        sequence.epoch += 1
         if sequence.digest is None:
             return None
         if sequence.slot is not None:
@@ -138,7 +115,7 @@ class Scheduler:
         for sequence, num_pending in self._decodes_first():
             num_tokens = min(num_pending, budget)
             if num_tokens and self._grow(sequence, num_tokens, work):
-                work[sequence.request_id] = Work(sequence, sequence.num_computed, num_tokens)
+                work[sequence.request_id] = Work.of(sequence, num_tokens)
                 budget -= num_tokens
         has_place = self._admit_waiting(budget, work)
         if self.adapters.copies_ahead:
@@ -147,15 +124,29 @@ class Scheduler:
         ordered = sorted(work.values(), key=_is_chunk)
         return Plan(tuple(ordered), tuple(self._copies), tuple(self._new_blocks))
 
+    def launched(self, work: Work, place: int | None) -> None:
+        """Its step is on the way: the next may be planned. place: of the token that it draws among
+        the device's last tokens.
+        """
+        work.sequence.num_computed = work.end
+        if place is not None:
+            work.sequence.expect(place)
+
     def computed(self, work: Work) -> None:
-        """The work's keys and values are written: count them and let others find full blocks."""
-        sequence = work.sequence
-        sequence.num_computed = work.start + work.num_tokens
-        tokens = sequence.tokens[: sequence.num_computed]
-        if len(tokens) // self.cache.block_size > len(sequence.nodes):
+        """The work's keys and values are written: let others find full blocks."""
+        sequence, num_full = work.sequence, work.end // self.cache.block_size
+        if work.is_live and num_full > len(sequence.nodes):
+            tokens = sequence.tokens[: work.end]
             self.cache.commit(sequence.namespace, tokens, sequence.blocks, sequence.nodes)
         if work.samples:
             self._waiting.charge_output(sequence)
+
+    def take_back(self, work: Work) -> None:
+        """The work drew no token: it is planned again, and what was launched after it is void."""
+        work.sequence.take_back()
+        if work.is_live:
+            work.sequence.num_computed = work.start
+            work.sequence.epoch += 1
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless blocks, claims and leases agree with the sequences."""
@@ -174,7 +165,7 @@ class Scheduler:
 
     def _decodes_first(self) -> list[tuple[Sequence, int]]:
         """What runs, with its pending tokens."""
-        running = [(sequence, sequence.num_pending) for sequence in self._running.values()]
+        running = [(s, s.num_pending) for s in self._running.values() if not s.is_complete]
         decodes = [each for each in running if each[1] <= 1]
         return decodes + [each for each in running if each[1] > 1] if decodes else running
 
@@ -213,6 +204,7 @@ class Scheduler:
         del self._running[sequence.request_id]
         self._release_blocks(sequence)
         sequence.num_computed = 0
+        sequence.epoch += 1
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         self._waiting.add_preempted(sequence)
@@ -244,13 +236,16 @@ class Scheduler:
             num_tokens = self._admit(sequence, budget)
             if num_tokens == 0:
                 return False
-            work[sequence.request_id] = Work(sequence, sequence.num_computed, num_tokens)
+            work[sequence.request_id] = Work.of(sequence, num_tokens)
             budget -= num_tokens
             self._waiting.admitted(needs_adapter)
         return False
 
     def _admit(self, sequence: Sequence, budget: int) -> int:
         """Moves the sequence to running if its prompt fits now; the tokens to compute first."""
+        if sequence.unknown_at is not None:
+            # Preempted when a step was on its way: what is computed again has to be known.
+            return 0
         prefix = self.cache.match(sequence.namespace, sequence.tokens)
         num_missing = self.cache.num_blocks_for(len(sequence.tokens)) - len(prefix.blocks)
         room = self.cache.num_free - self.cache.num_unreferenced(prefix.blocks)

@@ -13,15 +13,23 @@ if TYPE_CHECKING:
     from inference.grammar import Entry
     from inference.grammar_matcher import Matcher
 
+# Stands for a token that only the device knows yet.
+UNKNOWN = -1
+NO_LIMIT = 1 << 62
+
 
 @dataclass(eq=False)
 class Sequence:
-    """tokens: prompt and output so far. num_computed: how many of them have keys and values.
+    """tokens: prompt and output so far; the last may be UNKNOWN. num_computed: how many of them
+    have keys and values, or will have by the steps that were launched.
 
     blocks: the KV blocks held, in order; nodes: the prefix-cache chain of the committed ones.
     slot: the adapter's device slot while leased. num_passed: admissions of others while it waited.
     arrival: its place in the order in which sequences came to the engine.
     lora_ms: its share of the time spent in LoRA ops.
+    unknown_at: while its last token is UNKNOWN, the place of it among the device's last tokens.
+    epoch: rises when steps that were launched no longer count: at its end, when it is preempted,
+    when a token is taken back. draws_wide: its tokens are drawn from the whole vocabulary, sorted.
     grammar, matcher: of a constrained one; the matcher comes when the grammar is compiled.
     """
 
@@ -43,6 +51,11 @@ class Sequence:
     num_preemptions: int = 0
     grammar: "Entry | None" = None
     matcher: "Matcher | None" = None
+    max_model_len: int = NO_LIMIT
+    unknown_at: int | None = None
+    epoch: int = 0
+    is_ended: bool = False
+    draws_wide: bool = False
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.token_ids)
@@ -68,15 +81,35 @@ class Sequence:
         """Tokens whose keys and values are still to be computed; 1 for a decoding sequence."""
         return len(self.tokens) - self.num_computed
 
-    def append(self, token_id: int) -> None:
-        self.tokens.append(token_id)
+    @property
+    def is_complete(self) -> bool:
+        """Its last token is on its way, whichever it is: nothing is left to compute."""
+        return self.unknown_at is not None and self._is_full
+
+    @property
+    def _is_full(self) -> bool:
+        max_tokens = self.request.sampling.max_tokens
+        return self.num_output >= max_tokens or len(self.tokens) >= self.max_model_len
+
+    def expect(self, place: int) -> None:
+        """A token is being drawn; steps may be launched on it before it is known."""
+        self.tokens.append(UNKNOWN)
+        self.unknown_at = place
+
+    def take(self, token_id: int) -> None:
+        """The token that was expected."""
+        self.tokens[-1] = token_id
+        self.unknown_at = None
         self.output_counts[token_id] += 1
         if self.matcher is not None:
             self.matcher.advance(token_id)
 
-    def finish_reason(
-        self, eos_token_ids: tuple[int, ...], max_model_len: int
-    ) -> Literal["stop", "length"] | None:
+    def take_back(self) -> None:
+        """There will be no token where one was expected."""
+        self.tokens.pop()
+        self.unknown_at = None
+
+    def finish_reason(self, eos_token_ids: tuple[int, ...]) -> Literal["stop", "length"] | None:
         """Whether the last token ends the sequence."""
         params, last = self.request.sampling, self.tokens[-1]
         if last in params.stop_token_ids:
@@ -84,6 +117,4 @@ class Sequence:
         # A grammar lets it come only where the answer is complete, and nothing after it.
         if last in eos_token_ids and (not params.ignore_eos or self.matcher is not None):
             return "stop"
-        if self.num_output >= params.max_tokens or len(self.tokens) >= max_model_len:
-            return "length"
-        return None
+        return "length" if self._is_full else None

@@ -34,6 +34,7 @@ class Parts:
     max_model_len: int
     max_batch_tokens: int
     graphs: DecodeGraphs | None
+    last_tokens: torch.Tensor
 
     @property
     def num_kv_blocks(self) -> int:
@@ -67,8 +68,9 @@ def start(config: EngineConfig, spec: ModelSpec | None = None) -> Parts:
     if capacity < max_len and config.max_model_len:
         raise ModelError(f"max_model_len {max_len}: the KV memory holds {capacity} tokens only")
     max_len = min(max_len, capacity)
-    graphs = _graphs(config, model, kv, lora, max_len)
-    return Parts(spec, model, kv, lora, device, dtype, max_len, batch_tokens, graphs)
+    last_tokens = torch.zeros(config.max_num_seqs, dtype=torch.int64, device=device)
+    graphs = _graphs(config, model, kv, lora, max_len, last_tokens)
+    return Parts(spec, model, kv, lora, device, dtype, max_len, batch_tokens, graphs, last_tokens)
 
 
 def _check(config: EngineConfig) -> None:
@@ -136,11 +138,16 @@ def _kv(
 
 
 def _graphs(
-    config: EngineConfig, model: LlamaModel, kv: torch.Tensor, lora: LoraPool, max_len: int
+    config: EngineConfig,
+    model: LlamaModel,
+    kv: torch.Tensor,
+    lora: LoraPool,
+    max_len: int,
+    last_tokens: torch.Tensor,
 ) -> DecodeGraphs | None:
     if kv.device.type == "cpu" or not config.cuda_graphs:
         return None
-    graphs = DecodeGraphs(model, kv, lora, config.max_num_seqs, max_len)
+    graphs = DecodeGraphs(model, kv, lora, config.max_num_seqs, max_len, last_tokens)
     graphs.capture()
     return graphs
 

@@ -1,6 +1,6 @@
 """What the engine counts, as plain numbers. The HTTP front exports them."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from inference.request import Aborted, Event, Failed, Finished
@@ -68,6 +68,8 @@ class EngineStats:
     lora_ms_total: float
     num_lora_requests: int
     lora_request_ms_total: float
+    # "graph", or why a step was no replay of one ("prefill", "no graphs", "too many rows").
+    steps_by_path: dict[str, int]
     # By TENANT_CLASSES.
     queue_times: dict[str, QueueTime]
     # LoadTimes.totals.
@@ -89,13 +91,18 @@ class Counters:
     lora_ms_total: float = 0.0
     num_lora_requests: int = 0
     lora_request_ms_total: float = 0.0
+    # "graph", or why a step was no replay of one ("prefill", "no graphs", "too many rows").
+    steps_by_path: dict[str, int] = field(default_factory=dict)
     _lora_ms_per_token: float = 0.0
 
     def count_step(
-        self, step_ms: float, lora_ms: float | None, users: list[tuple[Sequence, int]]
+        self, step_ms: float, lora_ms: float | None, users: list[tuple[Sequence, int]], path: str
     ) -> None:
-        """users: sequences with an adapter, their tokens in the step. lora_ms None: unmeasured."""
+        """users: sequences with an adapter, their tokens in the step. lora_ms None: unmeasured.
+        path: "graph", or why the step was no replay of one.
+        """
         self.num_steps += 1
+        self.steps_by_path[path] = self.steps_by_path.get(path, 0) + 1
         self.step_ms_total += step_ms
         num_tokens = sum(tokens for _, tokens in users)
         if not num_tokens:

@@ -17,8 +17,9 @@ from inference.adapter import Adapter
 from inference.adapter_pool import AdapterPool
 from inference.bench.chart import Series, write_chart
 from inference.kv_cache import KvCache
+from inference.plan import Plan
 from inference.request import GenerateRequest, SamplingParams
-from inference.scheduler import Limits, Plan, Scheduler
+from inference.scheduler import Limits, Scheduler
 from inference.sequence import Sequence
 
 STEP_MS = 6.0
@@ -110,12 +111,12 @@ def _compute(scheduler: Scheduler, plan: Plan) -> None:
     for adapter in plan.copies:
         scheduler.adapters.copied(adapter)
     for work in plan.work:
-        samples = work.samples
+        scheduler.launched(work, 0 if work.samples else None)
         scheduler.computed(work)
-        if not samples:
+        if not work.samples:
             continue
-        work.sequence.append(0)
-        if work.sequence.finish_reason((), 1 << 30) is not None:
+        work.sequence.take(0)
+        if work.sequence.finish_reason(()) is not None:
             scheduler.finish(work.sequence)
 
 

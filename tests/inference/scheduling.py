@@ -8,8 +8,9 @@ from itertools import count
 from inference.adapter import Adapter
 from inference.adapter_pool import AdapterPool
 from inference.kv_cache import KvCache
+from inference.plan import Plan
 from inference.request import GenerateRequest, SamplingParams
-from inference.scheduler import Limits, Plan, Scheduler
+from inference.scheduler import Limits, Scheduler
 from inference.sequence import Sequence
 from inference.waiting import OUTPUT_UNITS, PROMPT_UNITS
 
@@ -77,12 +78,12 @@ class Machine:
                 self.admitted.append(work.sequence)
                 self.on_admission(work.sequence)
         for work in plan.work:
-            samples = work.samples
-            self._count(work.sequence, work.start + work.num_tokens, samples)
+            self._count(work.sequence, work.end, work.samples)
+            self.scheduler.launched(work, 0 if work.samples else None)
             self.scheduler.computed(work)
-            if samples:
-                work.sequence.append(1)
-                if work.sequence.finish_reason((), 10**6):
+            if work.samples:
+                work.sequence.take(1)
+                if work.sequence.finish_reason(()):
                     self.scheduler.finish(work.sequence)
                     self.ended.append(work.sequence)
         self.scheduler.check_integrity()

@@ -10,7 +10,7 @@ import torch
 
 from inference import Engine
 from inference.decode_graphs import DecodeGraphs, bucket_sizes
-from inference.scheduler import Work
+from inference.plan import Work
 from tests.inference.driving import PROMPT, Client, greedy, make_client
 
 PROMPTS = [[(n * 37 + i * (n + 3)) % 256 for i in range(5 + 11 * n)] for n in range(6)]
@@ -31,7 +31,7 @@ def use_graph_inputs(engine: Engine) -> CountedGraphs:
     """The engine's decodes then go the graphs' way, uncaptured."""
     runner = engine._runner
     seqs, length = engine.config.max_num_seqs, engine.max_model_len
-    graphs = CountedGraphs(runner.model, runner.kv, runner.lora, seqs, length)
+    graphs = CountedGraphs(runner.model, runner.kv, runner.lora, seqs, length, runner.last_tokens)
     graphs.num_rows = []
     runner._graphs = graphs
     return graphs
@@ -112,7 +112,7 @@ def test_empty_rows_write_nothing(base: Path, paths: dict[str, Path]) -> None:
     runner = user.engine._runner
     (sequence,) = user.engine._scheduler
     before = runner.kv.clone()
-    work = Work(sequence, sequence.num_computed, 1)
+    work = Work.of(sequence, 1)
     graphs._buckets = (8,)
     with torch.inference_mode():
         graphs.run((work,))

@@ -160,9 +160,10 @@ def test_a_failing_listener_does_not_stop_the_others(base: Path) -> None:
     assert len(user.ask(PROMPT, greedy(3))) == 3
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("seed", range(2))
 def test_any_mix_of_requests_and_aborts_ends_each_exactly_once(
-    base: Path, paths: dict[str, Path], seed: int
+    base: Path, paths: dict[str, Path], seed: int, overlap: bool
 ) -> None:
     chance = random.Random(seed)
     block_bytes = 2 * 2 * 16 * 2 * 16 * 4
@@ -170,6 +171,7 @@ def test_any_mix_of_requests_and_aborts_ends_each_exactly_once(
         base,
         paths,
         names="abcdef",
+        overlap=overlap,
         max_loras_per_batch=2,
         max_num_seqs=5,
         max_batch_tokens=40,

@@ -28,8 +28,9 @@ def test_before_a_sample_nothing_is_counted_and_then_its_cost_a_token() -> None:
     request = GenerateRequest("r", (1, 2, 3), SamplingParams(max_tokens=1), digest="d")
     sequence = Sequence(request, lambda event: None, random.Random(0), 0.0)
     counters = Counters()
-    counters.count_step(900.0, None, [(sequence, 3)])
+    counters.count_step(900.0, None, [(sequence, 3)], "graph")
     assert (counters.lora_ms_total, sequence.lora_ms) == (0.0, 0.0)
-    counters.count_step(5.0, 2.0, [(sequence, 4)])
-    counters.count_step(5.0, None, [(sequence, 2)])
+    counters.count_step(5.0, 2.0, [(sequence, 4)], "graph")
+    counters.count_step(5.0, None, [(sequence, 2)], "prefill")
+    assert counters.steps_by_path == {"graph": 2, "prefill": 1}
     assert counters.lora_ms_total == sequence.lora_ms == 3.0

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from inference.request import GenerateRequest, SamplingParams
-from inference.sampler import Sampler
+from inference.sampler import Sampled, Sampler
 from inference.sequence import Sequence
 
 VOCAB = 1000
@@ -21,11 +21,26 @@ def sequence(prompt: tuple[int, ...] = (1, 2), seed: int = 0, **params: Any) -> 
     return Sequence(request, lambda _: None, random.Random(seed), 0.0)
 
 
+def sample(logits: torch.Tensor, rows: list[Sequence]) -> list[Sampled]:
+    """As the loop does: who drew from too few candidates draws again, from all."""
+    found = Sampler((EOS,)).launch(logits, rows).collect()
+    for number, (one, result) in enumerate(zip(rows, found, strict=True)):
+        if result.is_too_wide:
+            assert not one.draws_wide
+            one.draws_wide = True
+            (found[number],) = sample(logits[number : number + 1], [one])
+    return found
+
+
 def draw(logits: torch.Tensor, one: Sequence, times: int = 1) -> list[int]:
-    sampler = Sampler((EOS,))
-    found = [sampler.sample(logits[None], [one])[0].token_id for _ in range(times)]
+    found = [sample(logits[None], [one])[0].token_id for _ in range(times)]
     assert None not in found
     return [token for token in found if token is not None]
+
+
+def add(one: Sequence, token_id: int) -> None:
+    one.expect(0)
+    one.take(token_id)
 
 
 def peaked() -> torch.Tensor:
@@ -81,11 +96,10 @@ def test_a_seed_gives_the_same_tokens_in_any_company() -> None:
         {"temperature": 0.0},
     ]
     alone = [draw(row, sequence(seed=5, **p), 6) for row, p in zip(logits, options, strict=True)]
-    sampler = Sampler((EOS,))
     for order in ([0, 1, 2, 3, 4], [4, 2, 0, 3, 1], [3, 1]):
         rows = {i: sequence(seed=5, **options[i]) for i in order}
         for step in range(6):
-            found = sampler.sample(logits[order], list(rows.values()))
+            found = sample(logits[order], list(rows.values()))
             assert [s.token_id for s in found] == [alone[i][step] for i in order]
 
 
@@ -97,7 +111,7 @@ def test_penalties_and_bias() -> None:
     # Presence and frequency count output only.
     assert draw(logits, sequence(prompt=(3,), presence_penalty=1.0, **greedy)) == [3]
     used = sequence(presence_penalty=0.15, frequency_penalty=0.03, **greedy)
-    used.append(3)
+    add(used, 3)
     assert draw(logits, used) == [4]
     assert draw(logits, sequence(logit_bias=((5, 1.0),), **greedy)) == [5]
     assert draw(logits, sequence(logit_bias=((3, -100.0),), **greedy)) == [4]
@@ -115,8 +129,8 @@ def test_min_tokens_forbids_eos_and_stop_tokens() -> None:
     logits[EOS], logits[9], logits[20] = 5.0, 4.0, 1.0
     early = sequence(temperature=0.0, min_tokens=2, stop_token_ids=(9,))
     assert draw(logits, early) == [20]
-    early.append(20)
-    early.append(20)
+    add(early, 20)
+    add(early, 20)
     assert draw(logits, early) == [EOS]
 
 
@@ -124,7 +138,7 @@ def test_adjusting_one_row_leaves_the_others_alone() -> None:
     logits = torch.zeros(2, VOCAB)
     logits[:, 3] = 1.0
     banned = sequence(temperature=0.0, logit_bias=((3, -100.0), (4, 1.0)))
-    found = Sampler(()).sample(logits, [banned, sequence(temperature=0.0)])
+    found = sample(logits, [banned, sequence(temperature=0.0)])
     assert [s.token_id for s in found] == [4, 3]
     assert logits[0, 3] == 1.0
 
@@ -132,7 +146,7 @@ def test_adjusting_one_row_leaves_the_others_alone() -> None:
 def test_logprobs_are_the_models_own() -> None:
     logits = torch.randn(VOCAB)
     one = sequence(temperature=0.0, num_logprobs=3, logit_bias=((5, 50.0),))
-    (found,) = Sampler(()).sample(logits[None], [one])
+    (found,) = sample(logits[None], [one])
     values = torch.log_softmax(logits, -1)
     assert found.token_id == 5 and found.logprobs is not None
     assert found.logprobs.logprob == pytest.approx(float(values[5]))
@@ -146,5 +160,5 @@ def test_non_finite_logits_are_told_apart_by_row(bad: float) -> None:
     logits = torch.randn(3, VOCAB)
     logits[1, 5] = bad
     rows = [sequence(temperature=0.0), sequence(top_p=0.9), sequence()]
-    found = Sampler(()).sample(logits, rows)
+    found = sample(logits, rows)
     assert [s.token_id is None for s in found] == [False, True, False]
