@@ -1,8 +1,12 @@
 """One adapter version as the engine's books know it. Numbers only, no tensors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
+
+from inference.adapter_format import find_invocation
+from inference.errors import EngineError, ErrorCode
 
 
 class Placement(Enum):
@@ -21,6 +25,8 @@ class Placement(Enum):
 class Adapter:
     """pages: of the device, in rank order; slot: its row in the tables.
 
+    invocation: of an activated LoRA, the tokens from which on it applies; empty: from the start.
+
     on_host: host_pages hold its bytes. num_host_uses: who reads them now.
     is_expected: load() has it in hand, perhaps without a name yet. is_compiled: its bytes come
     again from a file of pages. is_fresh: placed for a request, and not leased since.
@@ -31,6 +37,7 @@ class Adapter:
     rank: int
     num_pages: int
     num_bytes: int
+    invocation: tuple[int, ...] = ()
     names: set[str] = field(default_factory=set)
     pinned: bool = False
     num_claims: int = 0
@@ -56,6 +63,17 @@ class Adapter:
         if self.slot is not None and not self.is_copying:
             return "device"
         return "host" if self.on_host else "disk"
+
+    def start_in(self, token_ids: Sequence[int]) -> int:
+        """The first position of a prompt that it applies to. Raises INVALID_REQUEST without one."""
+        start = find_invocation(self.invocation, token_ids)
+        if start is None:
+            message = (
+                "this adapter is an activated LoRA: it applies from its invocation tokens "
+                f"{list(self.invocation)} on, and the prompt does not have them"
+            )
+            raise EngineError(ErrorCode.INVALID_REQUEST, message, "prompt")
+        return start
 
     @property
     def is_wanted(self) -> bool:

@@ -151,4 +151,5 @@ def _contents(files: AdapterFiles, layout: PageLayout) -> Contents:
             if planned is not None:
                 scales[group.column + number] = planned.scale
                 changed.add(index)
-    return Contents(files.rank, tuple(scales), frozenset(changed), files.config.decode())
+    config, invocation = files.config.decode(), files.plan.invocation
+    return Contents(files.rank, tuple(scales), frozenset(changed), config, invocation)

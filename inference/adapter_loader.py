@@ -52,6 +52,13 @@ class Source:
     def num_pages(self) -> int:
         return num_pages_for(self.rank)
 
+    @property
+    def invocation(self) -> tuple[int, ...]:
+        """Of an activated LoRA, the tokens from which on it applies."""
+        if isinstance(self.opened, Compiled):
+            return self.opened.contents.invocation
+        return self.opened.plan.invocation
+
     def close(self) -> None:
         self.opened.close()
 

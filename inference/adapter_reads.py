@@ -79,8 +79,8 @@ class AdapterReads:
     def _read_first(self, digest: str, path: str) -> Adapter:
         """Where the host has no room it is only verified, and compiled: it stays on disk."""
         source = self._loader.open(path, digest)
-        num_bytes = self._host.page_bytes * source.num_pages
-        adapter = Adapter(digest, path, source.rank, source.num_pages, num_bytes)
+        sizes = source.rank, source.num_pages, self._host.page_bytes * source.num_pages
+        adapter = Adapter(digest, path, *sizes, source.invocation)
         with self._lock:
             has_room = self._pool.expect(adapter)
             spans = self._host.spans(adapter.host_pages)

@@ -94,7 +94,8 @@ class DecodeInputs:
 
 def _row(work: Work) -> tuple[int, int, int, int]:
     sequence = work.sequence
-    slot = -1 if sequence.slot is None else sequence.slot
+    # A prompt's single token comes here too: an activated LoRA may not have begun.
+    slot = sequence.slot_at(work.start)
     if sequence.unknown_at is None:
         return sequence.tokens[work.start], work.end, slot, -1
     return 0, work.end, slot, sequence.unknown_at

@@ -89,11 +89,12 @@ class Engine:
             if self._scheduler.find(request.request_id) is not None:
                 message = f"request id {request.request_id!r} is in use"
                 raise EngineError(ErrorCode.INVALID_REQUEST, message)
-            self._check_adapter(request.digest)
+            lora_start = self._lora_start(request)
             seed = request.sampling.seed
             generator = random.Random(self._seeds.getrandbits(64) if seed is None else seed)
             sequence = Sequence(request, on_event, generator, time.monotonic())
             sequence.grammar, sequence.max_model_len = grammar, self.max_model_len
+            sequence.lora_start = lora_start
             self._scheduler.add(sequence)
             self._lock.notify_all()
 
@@ -197,10 +198,15 @@ class Engine:
         with self._lock:
             self._scheduler.check_integrity()
 
-    def _check_adapter(self, digest: str | None) -> None:
-        adapter = None if digest is None else self._scheduler.adapters.find(digest)
-        if digest is not None and (adapter is None or not adapter.names):
+    def _lora_start(self, request: GenerateRequest) -> int:
+        """The first position of the prompt that its adapter applies to."""
+        digest = request.digest
+        if digest is None:
+            return 0
+        adapter = self._scheduler.adapters.find(digest)
+        if adapter is None or not adapter.names:
             raise EngineError(ErrorCode.MODEL_NOT_FOUND, f"no adapter {digest} is loaded", "model")
+        return adapter.start_in(request.token_ids)
 
     def _wake(self) -> None:
         with self._lock:

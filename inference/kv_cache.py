@@ -5,8 +5,9 @@ Ownership: a block is in exactly one of three places: referenced by sequences (n
 to it.
 
 A cached block's key is (its parent, its tokens). The parent is the node number of the block before
-it or, for the first block, the namespace. Keys are compared as values, never as glued strings or as
-bare hashes: two namespaces cannot meet.
+it; of the first block the namespace, and of the block in which an adapter begins to apply the
+namespace and the node of the base's block before it. Keys are compared as values, never as glued
+strings or as bare hashes: two namespaces cannot meet.
 """
 
 from collections import OrderedDict, deque
@@ -18,13 +19,24 @@ NULL_BLOCK = 0
 
 @dataclass(frozen=True)
 class Namespace:
-    """Who may share KV blocks: the adapter version (None: base) and the caller's salt."""
+    """Who may share KV blocks: the adapter version (None: base) and the caller's salt.
+
+    start: the first position the adapter applies to. Full blocks before it are the base's, shared
+    with all of the same salt; behind it only by those that begin at the same position.
+    """
 
     digest: str | None
     salt: str
+    start: int = 0
+
+    @property
+    def base(self) -> "Namespace":
+        return Namespace(None, self.salt)
 
 
-Key = tuple[Namespace | int, tuple[int, ...]]
+# A node, or the namespace that begins here and the node before it, if any.
+Parent = int | tuple[Namespace, int | None]
+Key = tuple[Parent, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -67,15 +79,13 @@ class KvCache:
             return Prefix()
         blocks: list[int] = []
         nodes: list[int] = []
-        parent: Namespace | int = namespace
         for start in range(0, len(token_ids) - self.block_size, self.block_size):
-            key = (parent, tuple(token_ids[start : start + self.block_size]))
-            block = self._block_by_key.get(key)
+            tokens = tuple(token_ids[start : start + self.block_size])
+            block = self._block_by_key.get((self._parent(namespace, nodes), tokens))
             if block is None:
                 break
-            parent = self._node_by_block[block]
             blocks.append(block)
-            nodes.append(parent)
+            nodes.append(self._node_by_block[block])
         return Prefix(tuple(blocks), tuple(nodes))
 
     def num_unreferenced(self, blocks: Iterable[int]) -> int:
@@ -113,8 +123,8 @@ class KvCache:
             return
         size = self.block_size
         for index in range(len(nodes), len(token_ids) // size):
-            parent: Namespace | int = nodes[-1] if nodes else namespace
-            key = (parent, tuple(token_ids[index * size : (index + 1) * size]))
+            tokens = tuple(token_ids[index * size : (index + 1) * size])
+            key = (self._parent(namespace, nodes), tokens)
             nodes.append(self._register(key, blocks[index]))
 
     def release(self, blocks: Sequence[int]) -> None:
@@ -145,6 +155,13 @@ class KvCache:
         assert not free & set(self._key_by_block), "a free block has a key"
         assert {b: k for k, b in self._block_by_key.items()} == self._key_by_block, "keys differ"
         assert set(self._node_by_block) == set(self._key_by_block), "nodes differ"
+
+    def _parent(self, namespace: Namespace, nodes: Sequence[int]) -> Parent:
+        """Of the block that comes after those of nodes."""
+        before = nodes[-1] if nodes else None
+        if len(nodes) == namespace.start // self.block_size:
+            return namespace, before
+        return (namespace.base, None) if before is None else before
 
     def _take(self) -> int:
         if self._free:

@@ -166,7 +166,7 @@ class ModelRunner:
             token_ids += sequence.tokens[item.start : end]
             positions += range(item.start, end)
             places += self._places(sequence.blocks, item.start, end)
-            slots += [-1 if sequence.slot is None else sequence.slot] * item.num_tokens
+            slots += sequence.slots(item.start, end)
             starts.append(len(token_ids))
             if item.samples:
                 rows.append(len(token_ids) - 1)

@@ -30,13 +30,14 @@ class PageFileError(Exception):
 class Contents:
     """What an adapter is beside its pages. scales: by column; groups: indices of those it changes.
 
-    config: the text of its adapter_config.json.
+    config: the text of its adapter_config.json; invocation: what it says of activated LoRA.
     """
 
     rank: int
     scales: tuple[float, ...]
     groups: frozenset[int]
     config: str
+    invocation: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class PageHeader:
             "scales": contents.scales,
             "groups": sorted(contents.groups),
             "config": contents.config,
+            "invocation": contents.invocation,
             "pieces": self.pieces,
         }
         return json.dumps(values).encode()
@@ -77,6 +79,7 @@ class PageHeader:
             tuple(values["scales"]),
             frozenset(values["groups"]),
             values["config"],
+            tuple(values["invocation"]),
         )
         pieces = tuple(values["pieces"])
         sizes = values["num_pages"], values["page_bytes"]

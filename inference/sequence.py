@@ -24,7 +24,8 @@ class Sequence:
     have keys and values, or will have by the steps that were launched.
 
     blocks: the KV blocks held, in order; nodes: the prefix-cache chain of the committed ones.
-    slot: the adapter's device slot while leased. num_passed: admissions of others while it waited.
+    slot: the adapter's device slot while leased; lora_start: the first position it applies to, 0
+    but for activated LoRA. num_passed: admissions of others while it waited.
     arrival: its place in the order in which sequences came to the engine.
     lora_ms: its share of the time spent in LoRA ops.
     unknown_at: while its last token is UNKNOWN, the place of it among the device's last tokens.
@@ -43,6 +44,7 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)
     slot: int | None = None
+    lora_start: int = 0
     output_counts: Counter[int] = field(default_factory=Counter)
     num_passed: int = 0
     arrival: int = 0
@@ -70,7 +72,7 @@ class Sequence:
 
     @property
     def namespace(self) -> Namespace:
-        return Namespace(self.request.digest, self.request.cache_salt)
+        return Namespace(self.request.digest, self.request.cache_salt, self.lora_start)
 
     @property
     def num_output(self) -> int:
@@ -80,6 +82,15 @@ class Sequence:
     def num_pending(self) -> int:
         """Tokens whose keys and values are still to be computed; 1 for a decoding sequence."""
         return len(self.tokens) - self.num_computed
+
+    def slot_at(self, position: int) -> int:
+        """The adapter's slot where it applies, else -1."""
+        return -1 if self.slot is None or position < self.lora_start else self.slot
+
+    def slots(self, start: int, end: int) -> list[int]:
+        """slot_at each of these positions."""
+        num_base = min(max(self.lora_start - start, 0), end - start)
+        return [-1] * num_base + [self.slot_at(end - 1)] * (end - start - num_base)
 
     @property
     def is_complete(self) -> bool:

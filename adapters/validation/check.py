@@ -127,6 +127,7 @@ def _facts(plan: AdapterPlan, header: Mapping[str, TensorInfo], spec: ModelSpec)
         "targets": sorted({name.rpartition(".")[2] for name in plan.modules}),
         "dtypes": sorted({info.dtype for info in header.values()}),
         "scales": sorted({round(module.scale, 9) for module in plan.modules.values()})[:16],
+        **({"invocation_tokens": list(plan.invocation)} if plan.invocation else {}),
     }
 
 

@@ -13,6 +13,7 @@ from inference.adapter_format.header import (
     read_header,
     read_raw_header,
 )
+from inference.adapter_format.invocation import find_invocation
 from inference.adapter_format.match import AdapterPlan, ModulePlan, match_tensors
 from inference.adapter_format.parse import MAX_CONFIG_BYTES, parse_config
 from inference.adapter_format.problem import FormatError, Problem, clipped, shortened
@@ -30,6 +31,7 @@ __all__ = [
     "begun_digest",
     "clipped",
     "digest",
+    "find_invocation",
     "match_tensors",
     "parse_config",
     "parse_header",

@@ -55,6 +55,7 @@ class AdapterConfig:
 
     rank_pattern, alpha_pattern: in the file's order, the first match wins, each for itself.
     base_model: what the trainer named, never opened or fetched.
+    invocation: of an activated LoRA, the tokens from which on it applies; empty: from the start.
     """
 
     rank: int
@@ -64,6 +65,7 @@ class AdapterConfig:
     alpha_pattern: tuple[tuple[re.Pattern[str], float], ...]
     targets: TargetRule
     base_model: str
+    invocation: tuple[int, ...] = ()
 
     def rank_of(self, module: str) -> int:
         return next((r for pattern, r in self.rank_pattern if pattern.match(module)), self.rank)

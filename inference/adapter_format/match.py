@@ -27,9 +27,13 @@ class ModulePlan(NamedTuple):
 
 @dataclass(frozen=True)
 class AdapterPlan:
-    """How to load an adapter: module path → its pair, in the model's order. Never empty."""
+    """How to load an adapter: module path → its pair, in the model's order. Never empty.
+
+    invocation: of an activated LoRA, the tokens from which on it applies.
+    """
 
     modules: Mapping[str, ModulePlan]
+    invocation: tuple[int, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -70,8 +74,10 @@ def match_tensors(
         if (plan := _check_module(matching, module)) is not None
     }
     _check_max_rank(matching, plans, max_rank)
+    _check_invocation(matching, spec.vocab_size)
     problems, warnings = shortened(matching.problems), shortened(matching.warnings)
-    return (None if problems else AdapterPlan(plans)), problems, warnings
+    found = None if problems else AdapterPlan(plans, config.invocation)
+    return found, problems, warnings
 
 
 def _assign(matching: _Matching) -> None:
@@ -164,6 +170,13 @@ def _shape_fault(shape: tuple[int, ...], expected: tuple[int, int], half: str) -
             "trained on another base?"
         )
     return "rank_mismatch", f"rank {shape[rank_axis]}, but the config says {expected[rank_axis]}"
+
+
+def _check_invocation(matching: _Matching, vocab_size: int) -> None:
+    where, beyond = "alora_invocation_tokens", max(matching.config.invocation, default=-1)
+    if beyond >= vocab_size:
+        message = f"{where}: token {beyond} is outside the base model's vocabulary of {vocab_size}"
+        matching.refuse("wrong_invocation", message, where, f"below {vocab_size}", beyond)
 
 
 def _check_max_rank(matching: _Matching, plans: Mapping[str, ModulePlan], max_rank: int) -> None:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from inference.adapter_format.config import AdapterConfig, TargetRule
 from inference.adapter_format.fields import Fields
+from inference.adapter_format.invocation import read_invocation
 from inference.adapter_format.pattern import MAX_PATTERN_COST, PatternError, compile_pattern
 from inference.adapter_format.problem import Problem, clipped, shortened
 from inference.adapter_format.unsupported import check_unsupported
@@ -78,13 +79,22 @@ def _read(fields: Fields) -> AdapterConfig | None:
     alpha = fields.as_alpha("lora_alpha", fields.required("lora_alpha", 8))
     rank_pattern = _pattern_mapping(fields, "rank_pattern", fields.as_rank)
     alpha_pattern = _pattern_mapping(fields, "alpha_pattern", fields.as_alpha)
-    targets = _target_rule(fields)
+    targets, invocation = _target_rule(fields), read_invocation(fields)
     use_rslora, base_model = fields.flag("use_rslora"), fields.text("base_model_name_or_path")
     if alpha == 0 and not alpha_pattern:
         fields.warn("no_effect", "lora_alpha is 0: the adapter changes nothing", "lora_alpha", 0)
     if rank is None or alpha is None:
         return None
-    return AdapterConfig(rank, alpha, use_rslora, rank_pattern, alpha_pattern, targets, base_model)
+    return AdapterConfig(
+        rank,
+        alpha,
+        use_rslora,
+        rank_pattern,
+        alpha_pattern,
+        targets,
+        base_model,
+        invocation,
+    )
 
 
 def _pattern_mapping(

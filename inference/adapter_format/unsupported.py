@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from inference.adapter_format.fields import Fields, is_inactive
+from inference.adapter_format.invocation import INVOCATION_TEXTS, check_text
 from inference.adapter_format.problem import clipped
 
 SUPPORTED = "a causal-LM LoRA on q, k, v, o, gate, up and down projections"
@@ -18,8 +19,6 @@ _METHODS = {
     "target_parameters": "LoRA on bare parameters",
     "layer_replication": "replicated layers",
     "megatron_config": "Megatron layers",
-    "alora_invocation_tokens": "activated LoRA",
-    "alora_invocation_string": "activated LoRA",
     "arrow_config": "Arrow routing",
     "kasa_config": "KaSA",
     "monteclora_config": "Monte Carlo LoRA",
@@ -45,6 +44,7 @@ _IGNORED = frozenset(
 )
 _READ = frozenset(
     {
+        "alora_invocation_tokens",
         "alpha_pattern",
         "base_model_name_or_path",
         "bias",
@@ -76,6 +76,8 @@ def check_unsupported(fields: Fields) -> None:
     for name, value in fields.values.items():
         if name in _CHECKS:
             _CHECKS[name](fields, value)
+        elif name in INVOCATION_TEXTS:
+            check_text(fields, name, value)
         elif name in _METHODS:
             _check_inactive(fields, name, value)
         elif name in _IGNORED:

@@ -121,6 +121,12 @@ def test_a_module_without_effect_is_warned_of(adapter: Path, base: Path) -> None
     assert verdict["digest"] and [w["code"] for w in verdict["warnings"]] == ["idle_modules"]
 
 
+def test_an_activated_lora_is_accepted_and_its_invocation_told(adapter: Path, base: Path) -> None:
+    set_config(adapter, alora_invocation_tokens=[5, 6])
+    verdict = verdict_of(adapter, base)
+    assert verdict["problems"] == [] and verdict["facts"]["invocation_tokens"] == [5, 6]
+
+
 @pytest.mark.case("C04")
 def test_alpha_zero_is_accepted_with_a_warning(adapter: Path, base: Path) -> None:
     set_config(adapter, lora_alpha=0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.adapter_format import AdapterConfig, Problem, parse_config
+from inference.adapter_format import AdapterConfig, Problem, find_invocation, parse_config
 
 GOOD = {
     "peft_type": "LORA",
@@ -154,7 +154,14 @@ def test_unknown_active_fields_are_refused() -> None:
         ("target_parameters", ["mlp.experts.gate_up_proj"]),
         ("layer_replication", [[0, 2], [1, 3]]),
         ("megatron_config", {"x": 1}),
-        ("alora_invocation_tokens", [1, 2]),
+        ("alora_invocation_tokens", [1, -2]),
+        ("alora_invocation_tokens", [True]),
+        ("alora_invocation_tokens", [1.0]),
+        ("alora_invocation_tokens", "<|check|>"),
+        ("alora_invocation_tokens", 7),
+        ("alora_invocation_tokens", [1] * 513),
+        ("alora_invocation_string", "<|check|>"),
+        ("invocation_string", "<|check|>"),
         ("use_qalora", True),
         ("use_bdlora", {"nblocks": 2}),
         ("target_modules", ["q_proj", "lm_head"]),
@@ -183,6 +190,36 @@ def test_what_is_not_served_is_refused_by_name(field: str, value: Any) -> None:
     problems = refusals(**{field: value})
     assert {problem.where.partition("[")[0] for problem in problems} == {field}
     assert all(field in problem.message for problem in problems)
+
+
+@pytest.mark.parametrize("tokens", [None, []])
+def test_without_invocation_tokens_an_adapter_applies_from_the_start(tokens: Any) -> None:
+    assert config_of(alora_invocation_tokens=tokens).invocation == ()
+
+
+def test_invocation_tokens_are_read_and_their_text_only_noted() -> None:
+    """PEFT reads the tokens only; the text beside them is another trainer's."""
+    fields = {"alora_invocation_tokens": [7, 0, 7], "invocation_string": "<|check|>"}
+    config, problems, warnings = parse_config(json.dumps(GOOD | fields).encode())
+    assert config is not None and not problems
+    assert config.invocation == (7, 0, 7)
+    assert [warning.where for warning in warnings] == ["invocation_string"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(0, 1), max_size=3), st.lists(st.integers(0, 1), max_size=12))
+def test_an_invocation_is_found_where_peft_finds_it(tokens: list[int], prompt: list[int]) -> None:
+    import torch
+    from peft import LoraConfig
+    from peft.tuners.lora.variants import calculate_alora_offsets
+
+    configs = {"x": LoraConfig(alora_invocation_tokens=tokens, task_type="CAUSAL_LM")}
+    found = find_invocation(tokens, prompt)
+    if not tokens:
+        assert found == 0
+        return
+    (offset,) = calculate_alora_offsets(configs, "x", torch.tensor([prompt], dtype=torch.long))
+    assert found == (None if offset is None else len(prompt) - offset)
 
 
 @pytest.mark.case("C15")

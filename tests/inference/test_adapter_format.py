@@ -168,6 +168,17 @@ def test_modules_ranks_and_scales_are_those_of_peft(
     assert used == set(tensors)
 
 
+def test_an_activated_lora_begins_within_the_vocabulary(adapter: Path, spec: ModelSpec) -> None:
+    """The embedding of a token that does not exist cannot be asked for: it would never begin."""
+    set_config(adapter, alora_invocation_tokens=[spec.vocab_size - 1, 0])
+    assert plan_of(adapter, spec).invocation == (spec.vocab_size - 1, 0)
+    set_config(adapter, alora_invocation_tokens=[1, spec.vocab_size])
+    _, problems = try_plan(adapter, spec)
+    assert [(p.code, p.where, p.found) for p in problems] == [
+        ("wrong_invocation", "alora_invocation_tokens", str(spec.vocab_size))
+    ]
+
+
 @pytest.mark.case("C06")
 def test_targets_are_derived_from_the_tensors(adapter: Path, spec: ModelSpec) -> None:
     set_config(adapter, target_modules=None)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from openai import OpenAI
+from tokenizers import Tokenizer
 
 from tests.inference.server.conftest import Server
 from tests.tiny import make_adapter
@@ -62,6 +63,24 @@ def test_the_state_reports_what_the_router_reads(server: Server) -> None:
     assert (state["max_lora_rank"], state["max_loras_per_batch"]) == (64, 8)
     red = next(adapter for adapter in state["adapters"] if adapter["name"] == "red")
     assert set(red) == {"name", "digest", "rank", "tier", "num_leases", "pinned", "is_moving"}
+
+
+def test_an_activated_lora_needs_its_invocation_in_the_prompt(
+    server: Server, base: Path, adapters: dict[str, Path]
+) -> None:
+    tokens = Tokenizer.from_file(str(base / "tokenizer.json")).encode("<check>").ids
+    folder = adapters["red"].parent / "check"
+    path = make_adapter(folder, base, seed=7, alora_invocation_tokens=tokens)
+    server.call("/v1/load_lora_adapter", {"lora_name": "check", "lora_path": str(path)})
+    body = {"model": "check", "prompt": "is it <check> right", "max_tokens": 4, "ignore_eos": True}
+    answer = server.call("/v1/completions", body)
+    assert answer.json["usage"]["completion_tokens"] == 4
+    refused = server.call("/v1/completions", body | {"prompt": "is it right"})
+    assert refused.status == 400 and refused.error["code"] == "invalid_request"
+    assert str(tokens) in refused.error["message"]
+    chat = {"model": "check", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    assert server.call("/v1/chat/completions", chat).status == 400
+    server.call("/v1/unload_lora_adapter", {"lora_name": "check"})
 
 
 def test_other_bytes_under_the_same_name_are_a_conflict(

@@ -1,0 +1,144 @@
+"""Random traffic against the prefix cache: nobody is ever handed keys and values not their own."""
+
+import random
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference.adapter import Adapter
+from inference.adapter_format import find_invocation
+from inference.adapter_pool import AdapterPool
+from inference.kv_cache import KvCache
+from inference.request import GenerateRequest, SamplingParams
+from inference.scheduler import Limits, Scheduler
+from inference.sequence import Sequence
+from tests.inference.witness import Witness
+
+# Digests and salts whose glued forms collide: "a" + "bc" = "ab" + "c". The last two are activated
+# LoRAs: they apply from their invocation tokens on, and share what is before with the base.
+INVOCATIONS = {"a": (), "ab": (), "None": (), "x": (1, 1), "y": (1,)}
+DIGESTS = (None, *INVOCATIONS)
+SALTS = ("", "bc", "c")
+# Prompts are pieces of these, so that beginnings are shared and differ late.
+STEMS = (
+    [0, 1] * 12,
+    [*[0] * 11, 1, 1, *[0] * 11],
+    [0, 0, 1, *[0] * 8, 1, 1, *[0] * 11],
+    [*[0] * 9, *[1] * 15],
+)
+MAX_MODEL_LEN = 36
+
+
+class Traffic:
+    """The scheduler with its cache and pool, run as the engine runs it, over a witness.
+
+    A few beginnings, adapters and salts a run, so that they meet often.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.chance = chance = random.Random(seed)
+        self.stems, self.salts = chance.sample(STEMS, 2), chance.sample(SALTS, 2)
+        self.digests = chance.sample(DIGESTS, 3)
+        block_size, max_active = chance.choice([1, 2, 4]), chance.randint(1, 3)
+        pool = AdapterPool(max_active, max_active, num_host_pages=100)
+        cache = KvCache(chance.randint(40, 90) // block_size + 1, block_size)
+        limits = Limits(4, chance.choice([1, 3, 8, 64]))
+        self.scheduler = Scheduler(limits, cache, pool)
+        self.witness = Witness(block_size)
+        self.numbers = count()
+        self.live: dict[str, Sequence] = {}
+        self.num_cached = 0
+
+    def act(self) -> None:
+        action = self.chance.choice(
+            [self.submit] * 8 + [self.step] * 12 + [self.abort, self.unload]
+        )
+        action()
+        self.scheduler.check_integrity()
+
+    def submit(self) -> None:
+        chance = self.chance
+        stem, salt = chance.choice(self.stems), chance.choice(self.salts)
+        tail = [chance.randrange(2) for _ in range(chance.randrange(3))]
+        tokens = (*stem[: chance.randint(1, 24)], *tail)
+        digest = chance.choice(self.digests)
+        params = SamplingParams(chance.randint(1, 9), temperature=0.0, ignore_eos=True)
+        name = f"r{next(self.numbers)}"
+        request = GenerateRequest(name, tokens, params, digest, salt, tenant=salt)
+        sequence = Sequence(request, lambda _: None, random.Random(0), 0.0)
+        if digest is not None:
+            adapter = self.loaded(digest)
+            if find_invocation(adapter.invocation, tokens) is None:
+                return
+            sequence.lora_start = adapter.start_in(tokens)
+        self.scheduler.add(sequence)
+        self.live[name] = sequence
+
+    def loaded(self, digest: str) -> Adapter:
+        pool = self.scheduler.adapters
+        fresh = Adapter(digest, "", 8, 1, 1, INVOCATIONS[digest])
+        adapter = pool.register(f"name of {digest}", fresh)
+        if not adapter.on_host:
+            assert pool.start_read(adapter)
+            pool.end_read(adapter, arrived=True)
+        return adapter
+
+    def step(self) -> None:
+        self.scheduler.waiting_for_host()
+        plan = self.scheduler.schedule()
+        for adapter in plan.copies:
+            self.scheduler.adapters.copied(adapter)
+        self.witness.run(plan)
+        for work in plan.work:
+            self.scheduler.computed(work)
+            if work.samples:
+                self.sampled(work.sequence)
+
+    def sampled(self, sequence: Sequence) -> None:
+        # Equal requests go on equally; with another begin, differently now and then.
+        sequence.append((len(sequence.tokens) + sum(sequence.tokens)) % 3 > 0)
+        if sequence.finish_reason((), MAX_MODEL_LEN):
+            self.end(sequence)
+
+    def abort(self) -> None:
+        if self.live:
+            self.end(self.chance.choice(list(self.live.values())))
+
+    def end(self, sequence: Sequence) -> None:
+        if sequence.is_admitted:
+            reused = self.witness.num_reused.pop(sequence.request_id)
+            assert sequence.num_cached == reused, "cached tokens reported are not those reused"
+            self.num_cached += reused
+        self.scheduler.finish(sequence)
+        del self.live[sequence.request_id]
+
+    def unload(self) -> None:
+        """The name goes at once, the adapter with its last request; it may come back."""
+        name = f"name of {self.chance.choice(self.digests)}"
+        if self.scheduler.adapters.resolve(name) is not None:
+            self.scheduler.adapters.unbind(name)
+
+    def drain(self) -> None:
+        for _ in range(4000):
+            if not self.live:
+                return
+            self.step()
+        raise AssertionError("the scheduler does not come to rest")
+
+
+@pytest.mark.case("C65")
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32))
+def test_every_read_of_every_forward_is_of_the_requests_own_making(seed: int) -> None:
+    """Peers keyed KV blocks by tokens alone, or by strings glued from names: one tenant's answer
+    was computed from another's.
+    """
+    traffic = Traffic(seed)
+    for _ in range(150):
+        traffic.act()
+    traffic.drain()
+    cache = traffic.scheduler.cache
+    assert cache.num_free == cache.num_usable
+    assert traffic.scheduler.num_cached_tokens == traffic.num_cached

@@ -1,0 +1,55 @@
+"""What every place of the KV memory really holds, kept beside the bookkeeping that only says so.
+
+A key and value depend on all tokens up to theirs, on the adapter of each, and may be read in one
+tenant's requests only. Each written place gets a number that stands for just that; each forward
+then reads every place that attention would read, and finds its own number there or fails.
+"""
+
+from collections.abc import Iterable
+
+from inference.scheduler import Plan, Work
+from inference.sequence import Sequence
+
+Content = tuple[int, int, str | None, str]
+
+
+class Witness:
+    """block_size in tokens. num_reused: by request, tokens at admission that others had written."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._numbers: dict[Content, int] = {}
+        self._held: dict[tuple[int, int], int] = {}
+        self.num_reused: dict[str, int] = {}
+
+    def run(self, plan: Plan) -> None:
+        """The forward: new blocks hold nothing, then all works read and write."""
+        for block in plan.new_blocks:
+            for offset in range(self._block_size):
+                self._held.pop((block, offset), None)
+        for work in plan.work:
+            self._compute(work)
+
+    def _compute(self, work: Work) -> None:
+        sequence = work.sequence
+        self.num_reused.setdefault(sequence.request_id, work.start)
+        wanted = list(self._contents(sequence, work.start + work.num_tokens))
+        for position, content in enumerate(wanted):
+            place = self._place(sequence, position)
+            if position >= work.start:
+                assert place not in self._held, "a place is written twice"
+                self._held[place] = content
+            assert self._held.get(place) == content, (
+                f"position {position} of {sequence.request_id} holds another's keys and values"
+            )
+
+    def _place(self, sequence: Sequence, position: int) -> tuple[int, int]:
+        return sequence.blocks[position // self._block_size], position % self._block_size
+
+    def _contents(self, sequence: Sequence, num_tokens: int) -> Iterable[int]:
+        number = 0
+        for position, token in enumerate(sequence.tokens[:num_tokens]):
+            digest = sequence.digest if position >= sequence.lora_start else None
+            key = (number, token, digest, sequence.request.cache_salt)
+            number = self._numbers.setdefault(key, len(self._numbers) + 1)
+            yield number
