@@ -103,7 +103,7 @@ def test_mixed_batch_equals_peft_one_by_one(
     world: World, config: dict[str, int], graphs: bool
 ) -> None:
     """Twice: the second time out of the prefix cache."""
-    client = world.client(**config)
+    client = world.client(overlap=graphs, **config)
     if graphs:
         use_graph_inputs(client.engine)
     for _ in range(2):
@@ -116,7 +116,7 @@ def test_mixed_batch_equals_peft_one_by_one(
 @pytest.mark.parametrize("graphs", [False, True])
 def test_prompts_token_by_token(world: World, graphs: bool) -> None:
     """A chunk of one token looks like a decode, and may come before the invocation."""
-    client = world.client(max_batch_tokens=1)
+    client = world.client(max_batch_tokens=1, overlap=graphs)
     if graphs:
         use_graph_inputs(client.engine)
     for row in (3, 7):

@@ -11,6 +11,7 @@ from inference.adapter import Adapter
 from inference.adapter_format import find_invocation
 from inference.adapter_pool import AdapterPool
 from inference.kv_cache import KvCache
+from inference.plan import Work
 from inference.request import GenerateRequest, SamplingParams
 from inference.scheduler import Limits, Scheduler
 from inference.sequence import Sequence
@@ -32,7 +33,8 @@ MAX_MODEL_LEN = 36
 
 
 class Traffic:
-    """The scheduler with its cache and pool, run as the engine runs it, over a witness.
+    """The scheduler with its cache and pool, run as the engine runs it, over a witness: a step may
+    be launched before the tokens of the one before it are known, and some draw no token.
 
     A few beginnings, adapters and salts a run, so that they meet often.
     """
@@ -43,13 +45,16 @@ class Traffic:
         self.digests = chance.sample(DIGESTS, 3)
         block_size, max_active = chance.choice([1, 2, 4]), chance.randint(1, 3)
         pool = AdapterPool(max_active, max_active, num_host_pages=100)
-        cache = KvCache(chance.randint(40, 90) // block_size + 1, block_size)
+        cache = KvCache(chance.randint(40, 56) // block_size + 1, block_size)
         limits = Limits(4, chance.choice([1, 3, 8, 64]))
         self.scheduler = Scheduler(limits, cache, pool)
         self.witness = Witness(block_size)
         self.numbers = count()
         self.live: dict[str, Sequence] = {}
         self.num_cached = 0
+        self.overlaps = chance.random() < 0.5
+        self.flight: list[Work] = []
+        self.drawn: dict[str, int] = {}
 
     def act(self) -> None:
         action = self.chance.choice(
@@ -73,6 +78,7 @@ class Traffic:
             if find_invocation(adapter.invocation, tokens) is None:
                 return
             sequence.lora_start = adapter.start_in(tokens)
+        sequence.max_model_len = MAX_MODEL_LEN
         self.scheduler.add(sequence)
         self.live[name] = sequence
 
@@ -90,17 +96,38 @@ class Traffic:
         plan = self.scheduler.schedule()
         for adapter in plan.copies:
             self.scheduler.adapters.copied(adapter)
-        self.witness.run(plan)
+        self.witness.run(plan, self.drawn)
+        self.collect()
         for work in plan.work:
+            # Some are held back: their grammar's mask is late.
+            if work.is_live and not (work.samples and self.chance.random() < 0.05):
+                self.launch(work)
+        if not self.overlaps:
+            self.collect()
+
+    def launch(self, work: Work) -> None:
+        sequence = work.sequence
+        if work.samples:
+            # Equal requests go on equally; with another begin, differently now and then.
+            token = int((len(sequence.tokens) + sum(sequence.tokens)) % 3 > 0)
+            self.drawn[sequence.request_id] = token
+        self.scheduler.launched(work, 0 if work.samples else None)
+        self.flight.append(work)
+
+    def collect(self) -> None:
+        for work in self.flight:
+            sequence = work.sequence
+            if sequence.is_ended:
+                continue
+            if work.samples and self.chance.random() < 0.05:
+                self.scheduler.take_back(work)
+                continue
             self.scheduler.computed(work)
             if work.samples:
-                self.sampled(work.sequence)
-
-    def sampled(self, sequence: Sequence) -> None:
-        # Equal requests go on equally; with another begin, differently now and then.
-        sequence.append((len(sequence.tokens) + sum(sequence.tokens)) % 3 > 0)
-        if sequence.finish_reason((), MAX_MODEL_LEN):
-            self.end(sequence)
+                sequence.take(self.drawn.pop(sequence.request_id))
+                if sequence.finish_reason(()):
+                    self.end(sequence)
+        self.flight.clear()
 
     def abort(self) -> None:
         if self.live:
@@ -112,6 +139,7 @@ class Traffic:
             assert sequence.num_cached == reused, "cached tokens reported are not those reused"
             self.num_cached += reused
         self.scheduler.finish(sequence)
+        self.drawn.pop(sequence.request_id, None)
         del self.live[sequence.request_id]
 
     def unload(self) -> None:

@@ -113,6 +113,7 @@ class Fire:
                 max_loras_per_batch=self.chance.choice([1, 2]),
                 max_lora_rank=16,
                 max_num_seqs=5,
+                overlap=self.chance.random() < 0.5,
                 max_batch_tokens=self.chance.choice([6, 24, 200]),
                 kv_cache_bytes=self.chance.choice([12, 16, 40]) * BLOCK_BYTES,
                 max_model_len=128,

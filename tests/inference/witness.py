@@ -5,10 +5,10 @@ tenant's requests only. Each written place gets a number that stands for just th
 then reads every place that attention would read, and finds its own number there or fails.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from inference.scheduler import Plan, Work
-from inference.sequence import Sequence
+from inference.plan import Plan, Work
+from inference.sequence import UNKNOWN, Sequence
 
 Content = tuple[int, int, str | None, str]
 
@@ -22,22 +22,23 @@ class Witness:
         self._held: dict[tuple[int, int], int] = {}
         self.num_reused: dict[str, int] = {}
 
-    def run(self, plan: Plan) -> None:
-        """The forward: new blocks hold nothing, then all works read and write."""
+    def run(self, plan: Plan, drawn: Mapping[str, int]) -> None:
+        """The forward: new blocks hold nothing, then all works write and read. drawn: by request,
+        the token that only the device knows.
+        """
         for block in plan.new_blocks:
             for offset in range(self._block_size):
                 self._held.pop((block, offset), None)
         for work in plan.work:
-            self._compute(work)
+            self._compute(work, drawn.get(work.sequence.request_id, UNKNOWN))
 
-    def _compute(self, work: Work) -> None:
+    def _compute(self, work: Work, drawn: int) -> None:
         sequence = work.sequence
         self.num_reused.setdefault(sequence.request_id, work.start)
-        wanted = list(self._contents(sequence, work.start + work.num_tokens))
+        wanted = list(self._contents(sequence, work.end, drawn))
         for position, content in enumerate(wanted):
             place = self._place(sequence, position)
             if position >= work.start:
-                assert place not in self._held, "a place is written twice"
                 self._held[place] = content
             assert self._held.get(place) == content, (
                 f"position {position} of {sequence.request_id} holds another's keys and values"
@@ -46,10 +47,12 @@ class Witness:
     def _place(self, sequence: Sequence, position: int) -> tuple[int, int]:
         return sequence.blocks[position // self._block_size], position % self._block_size
 
-    def _contents(self, sequence: Sequence, num_tokens: int) -> Iterable[int]:
+    def _contents(self, sequence: Sequence, num_tokens: int, drawn: int) -> Iterable[int]:
         number = 0
         for position, token in enumerate(sequence.tokens[:num_tokens]):
             digest = sequence.digest if position >= sequence.lora_start else None
-            key = (number, token, digest, sequence.request.cache_salt)
+            known = drawn if token == UNKNOWN else token
+            assert known != UNKNOWN, "a token is read that nobody has drawn"
+            key = (number, known, digest, sequence.request.cache_salt)
             number = self._numbers.setdefault(key, len(self._numbers) + 1)
             yield number
