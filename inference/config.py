@@ -175,6 +175,11 @@ def _add_memory_flags(parser: argparse.ArgumentParser) -> None:
     add("--prefix-cache", action=argparse.BooleanOptionalAction, default=True, help=prefix_help)
     graphs_help = "on a GPU, decode by graphs captured at the start"
     add("--cuda-graphs", action=argparse.BooleanOptionalAction, default=True, help=graphs_help)
+    overlap_help = (
+        "launch a step before the tokens of the one before it are read; default: on a GPU, where "
+        "the device then never waits"
+    )
+    add("--overlap", action=argparse.BooleanOptionalAction, default=None, help=overlap_help)
 
 
 def _add_http_flags(parser: argparse.ArgumentParser) -> None:
