@@ -36,7 +36,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Path
     folder = tmp_path_factory.mktemp("wide")
     shape = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
     base = make_base(folder / "base", **shape)
-    ranks = {"a": 8, "b": 16, "c": 64, "d": 3, "e": 32}
+    ranks = {"a": 8, "b": 16, "c": 64, "d": 3, "e": 64}
     return base, {
         name: make_adapter(folder / name, base, r=rank, seed=seed)
         for seed, (name, rank) in enumerate(ranks.items())
