@@ -183,6 +183,16 @@ def test_shards_are_refused_with_advice(tmp_path: Path) -> None:
     assert refusal(tmp_path, zip_of(members)) == {"sharded_weights"}
 
 
+@pytest.mark.case("C51")
+@pytest.mark.case("C53")
+@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer.json", "tokenizer_config.json"])
+def test_a_template_or_tokenizer_of_the_tenants_is_left_behind(name: str, tmp_path: Path) -> None:
+    """The base's are used: nothing of a tenant's is ever rendered, and its owner is told."""
+    hostile = b"{{ ''.__class__.__mro__[1].__subclasses__() }}"
+    warnings = try_unpack(tmp_path, zip_of([*GOOD, (name, hostile)]))
+    assert [warning.found or warning.where for warning in warnings] == [name]
+
+
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_what_is_ambiguous_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path, zip_of([*GOOD, (CONFIG, b"{}")])) == {"duplicate_member"}

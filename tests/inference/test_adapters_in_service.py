@@ -118,6 +118,7 @@ def test_unload_while_running(base: Path, paths: dict[str, Path]) -> None:
     assert user.ask(PROMPT, greedy(12), "a") == expected
 
 
+@pytest.mark.case("C16")
 def test_pages_of_an_evicted_adapter_are_not_read(base: Path, tmp_path: Path) -> None:
     """A loud rank-16 adapter leaves, a quiet rank-1 one of one module takes over its pages."""
     loud = make_adapter(tmp_path / "loud", base, r=16, strength=50.0)

@@ -113,6 +113,7 @@ def test_an_unknown_adapter_is_refused_never_answered_by_the_base(base: Path) ->
     assert unresolved.value.code is ErrorCode.MODEL_NOT_FOUND
 
 
+@pytest.mark.case("C46")
 def test_non_finite_logits_fail_only_their_request(base: Path, tmp_path: Path) -> None:
     broken = make_adapter(tmp_path / "broken", base, r=4, strength=1e37)
     good = make_adapter(tmp_path / "good", base, r=4, seed=9)

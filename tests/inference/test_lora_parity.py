@@ -9,6 +9,7 @@ import torch
 from inference.request import SamplingParams, Token
 from tests.inference.driving import Client, greedy, make_engine
 from tests.inference.oracle import Oracle
+from tests.inference.test_models import LLAMA3
 from tests.tiny import ATTENTION, make_adapter, make_base
 
 # Each alpha is such that a wrong scale, rank or rsLoRA rule moves the logits beyond rounding.
@@ -16,6 +17,7 @@ ADAPTERS: dict[str, dict[str, Any]] = {
     "r4": {"r": 4, "targets": ("q_proj", "v_proj")},
     "r8": {"r": 8, "alpha": 12.5},
     "r16": {"r": 16, "targets": (*ATTENTION, "down_proj")},
+    "r64": {"r": 64},
     "rslora": {"r": 64, "alpha": 16, "use_rslora": True},
     "odd": {"r": 5, "alpha": 7, "targets": ("gate_proj", "up_proj")},
     "patterns": {
@@ -33,9 +35,21 @@ def prompt(row: int) -> list[int]:
     return [(row * 37 + 11 * i * i) % 256 for i in range(5 + 9 * row)]
 
 
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama 2": ("llama", {"num_key_value_heads": 4}),
+    "llama 3": ("llama", {"rope_theta": 500_000.0}),
+    "llama 3.1": ("llama", {"rope_theta": 500_000.0, "rope_scaling": LLAMA3}),
+    "smollm2": ("llama", {"tie_word_embeddings": True, "rope_theta": 100_000.0}),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "qwen3": ("qwen3", {}),
+    "qwen3, tied": ("qwen3", {"tie_word_embeddings": True}),
+}
+TOLERANCE = 1e-3
+
+
 class World:
-    def __init__(self, folder: Path, architecture: str) -> None:
-        self.base = make_base(folder / "base", architecture)
+    def __init__(self, folder: Path, architecture: str, **config: Any) -> None:
+        self.base = make_base(folder / "base", architecture, **config)
         self.paths = {
             name: make_adapter(folder / name, self.base, seed=seed, **options)
             for seed, (name, options) in enumerate(ADAPTERS.items(), 1)
@@ -47,7 +61,7 @@ class World:
         ]
 
     def client(self, **config: Any) -> Client:
-        client = Client(make_engine(self.base, max_loras_per_batch=8, **config))
+        client = Client(make_engine(self.base, max_loras_per_batch=len(ADAPTERS), **config))
         for name, path in self.paths.items():
             client.engine.load_adapter(name, str(path))
         return client
@@ -64,14 +78,34 @@ ORDERS = (FORWARD, FORWARD[::-1], FORWARD[1::2] + FORWARD[::2])
 
 def test_adapters_change_the_output(world: World) -> None:
     """The probes are strong enough that 'silently the base' could not pass below."""
-    spread = torch.stack(world.logprobs)
-    assert (spread[1:] - spread[0]).abs().amax(-1).min() > 0.5
+    check_probes(world)
+
+
+def check_probes(world: World) -> None:
+    oracle = Oracle(world.base)
+    for row, (name, found) in enumerate(zip(ROWS, world.logprobs, strict=True)):
+        alone = torch.log_softmax(oracle.logits(prompt(row))[-1], -1)
+        assert (name is None) is bool((found - alone).abs().max() < 10 * TOLERANCE), name
+
+
+@pytest.mark.parametrize(("architecture", "config"), ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_every_architecture_in_one_batch_equals_peft_one_by_one(
+    architecture: str, config: dict[str, Any], tmp_path: Path
+) -> None:
+    world = World(tmp_path, architecture, **config)
+    check_probes(world)
+    client = world.client(max_batch_tokens=100)
+    ids = [client.submit(prompt(row), greedy(), name) for row, name in enumerate(ROWS)]
+    client.drain()
+    assert [client.tokens(i) for i in ids] == world.expected
+    check_logprobs(world)
 
 
 @pytest.mark.case("C01")
 @pytest.mark.case("C03")
 @pytest.mark.case("C04")
 @pytest.mark.case("C16")
+@pytest.mark.case("C39")
 @pytest.mark.case("C70")
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("max_batch_tokens", [512, 40])
@@ -86,6 +120,10 @@ def test_mixed_batch_equals_one_by_one(
 
 
 def test_logprobs_equal_peft(world: World) -> None:
+    check_logprobs(world)
+
+
+def check_logprobs(world: World) -> None:
     client = world.client()
     params = SamplingParams(1, temperature=0.0, ignore_eos=True, num_logprobs=256)
     ids = [client.submit(prompt(row), params, name) for row, name in enumerate(ROWS)]
@@ -98,7 +136,7 @@ def test_logprobs_equal_peft(world: World) -> None:
             found[token_id] = logprob
         kept = ~torch.isnan(found)
         assert kept.sum() == 256
-        torch.testing.assert_close(found[kept], expected[kept], atol=1e-3, rtol=0)
+        torch.testing.assert_close(found[kept], expected[kept], atol=TOLERANCE, rtol=0)
 
 
 def test_joining_and_leaving_rows_do_not_disturb_the_others(world: World) -> None:

@@ -234,10 +234,22 @@ def test_tools_without_a_place_in_the_template_are_refused() -> None:
     assert refused.value.param == "tools"
 
 
-def test_the_sandbox_holds() -> None:
-    template = ChatTemplate("{{ messages.__class__.__mro__[1].__subclasses__() }}", {})
+@pytest.mark.case("C53")
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages.__class__.__mro__[1].__subclasses__() }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.__init__.__globals__ }}",
+        "{% for i in range(1000000000) %}x{% endfor %}",
+        "{% include '/etc/passwd' %}",
+        "{{ messages.append(1) }}",
+    ],
+)
+def test_the_sandbox_holds(source: str) -> None:
+    """Only the operator's model has a template; even so it reads and changes nothing."""
     with pytest.raises(EngineError):
-        template.render(CHATS[0], None)
+        ChatTemplate(source, {}).render(CHATS[0], None)
 
 
 def test_no_template_is_a_clear_refusal(folder: ModelFolder) -> None:
