@@ -9,15 +9,19 @@ from inference.adapter_pool import AdapterPool
 from inference.adapter_store import AdapterStore
 from inference.config import EngineConfig
 from inference.host_pages import HostPages, num_host_pages
-from inference.lora import num_pages_for
+from inference.lora import LoraPool, num_pages_for
+from inference.model_spec import ModelSpec
 from inference.page_folder import PageFolder
-from inference.startup import Parts
 
 
-def adapter_store(config: EngineConfig, parts: Parts, lock: Condition) -> AdapterStore:
-    """lock: the engine's. Raises EngineError when the folder for compiled adapters is unusable."""
-    layout, dtype = parts.lora.layout, parts.dtype
-    is_cuda = parts.device.type == "cuda"
+def adapter_store(
+    config: EngineConfig, spec: ModelSpec, lora: LoraPool, lock: Condition
+) -> AdapterStore:
+    """lora: the device's pages; lock: the engine's. Raises EngineError when the folder for compiled
+    adapters is unusable.
+    """
+    layout, dtype = lora.layout, lora.pages.dtype
+    is_cuda = lora.pages.device.type == "cuda"
     page_bytes = layout.page_elements * dtype.itemsize
     num_pages = num_host_pages(
         config.host_adapter_bytes, page_bytes, num_pages_for(config.max_lora_rank)
@@ -32,8 +36,8 @@ def adapter_store(config: EngineConfig, parts: Parts, lock: Condition) -> Adapte
         )
     # On the CPU a copy is over at once: nothing is gained by starting it ahead.
     pool = AdapterPool(
-        parts.lora.pages.shape[0], config.max_loras_per_batch, num_pages, copies_ahead=is_cuda
+        lora.pages.shape[0], config.max_loras_per_batch, num_pages, copies_ahead=is_cuda
     )
-    loader = AdapterLoader(parts.spec, layout, config.max_lora_rank, dtype, folder)
+    loader = AdapterLoader(spec, layout, config.max_lora_rank, dtype, folder)
     host = HostPages(num_pages, layout.page_elements, dtype, pin_memory=is_cuda)
-    return AdapterStore(pool, loader, host, AdapterCopies(parts.lora), lock)
+    return AdapterStore(pool, loader, host, AdapterCopies(lora), lock)

@@ -55,7 +55,7 @@ class Engine:
         self.max_model_len = parts.max_model_len
         self.device, self.dtype = parts.device, parts.dtype
         self._lock = threading.Condition()
-        self._adapters = adapter_store(config, parts, self._lock)
+        self._adapters = adapter_store(config, parts.spec, parts.lora, self._lock)
         cache = KvCache(parts.num_kv_blocks, config.kv_block_size, config.prefix_cache)
         limits = Limits(config.max_num_seqs, parts.max_batch_tokens)
         self._scheduler = Scheduler(limits, cache, self._adapters.pool)

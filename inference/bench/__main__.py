@@ -29,6 +29,7 @@ from inference.bench.bursts import BURSTS, burst, measure_bursts
 from inference.bench.fairness import measure_fairness
 from inference.bench.fit import measure_fit
 from inference.bench.floors import KERNEL_RESULTS, layer_gains_us
+from inference.bench.loads import measure_loads
 from inference.bench.off import measure_off
 from inference.bench.peers import measure_peers
 from inference.bench.record import Row, record
@@ -51,6 +52,7 @@ DEMO_ADAPTERS = ROOT / "demo" / "adapters"
 # In the order in which they run: "off" wants an engine without adapters, "served" ends them all.
 ON_DEVICE: dict[str, Callable[[Stage], Iterator[Row]]] = {
     "off": measure_off,
+    "loads": measure_loads,
     "stalls": measure_stalls,
     "fit": measure_fit,
     "zipf": measure_zipf,
