@@ -7,6 +7,7 @@ has seen the end of the copy. What a first load costs, hashing and packing PEFT'
 beside them.
 """
 
+import shutil
 import statistics
 import time
 from collections.abc import Iterator
@@ -35,7 +36,9 @@ def measure_loads(stage: Stage) -> Iterator[Row]:
     """Medians over NUM_LOADS, in ms. share_from_disk: bytes that the kernel really fetched from
     storage for them; near 1 or the line is not cold.
     """
-    paths, cache = stage.paths(stage.rank, 2), stage.scratch / "compiled"
+    paths, cache = stage.paths(stage.rank, 2), stage.scratch / "compiled-loads"
+    # Of another run: the first load would find it done.
+    shutil.rmtree(cache, ignore_errors=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = str(stage.config.get("dtype", "auto"))
     lora = _lora(stage.spec, stage.rank, dtype, device)
@@ -65,7 +68,7 @@ class _Bench:
             host_adapter_bytes=num_on_host * self._num_bytes,
             adapter_cache_dir=str(cache),
         )
-        self._rank, self._cache, self._device = stage.rank, cache, lora.pages.device
+        self._rank, self._cache = stage.rank, cache
         self._lock = Condition()
         self._store: AdapterStore = adapter_store(config, stage.spec, lora, self._lock)
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from inference.adapter_files import CONFIG_NAME, WEIGHTS_NAME
 from inference.adapter_format import digest
-from inference.adapter_loader import CONFIG_NAME, WEIGHTS_NAME
 from inference.bench.__main__ import main
 from inference.bench.bursts import Burst, burst, measure_bursts
 from inference.bench.dummy_adapter import NUM_DISTINCT, write_dummy_adapters
 from inference.bench.fit import measure_fit
 from inference.bench.floors import layer_gains_us
+from inference.bench.loads import measure_loads
 from inference.bench.off import measure_off
 from inference.bench.record import Row
 from inference.bench.served import measure_served
@@ -58,6 +59,14 @@ def test_adapters_that_share_numbers_are_versions_of_their_own(base: Path, tmp_p
     assert len(found) == count
     again = write_dummy_adapters(tmp_path, ModelSpec.load(base), 4, count)
     assert {digest((p / CONFIG_NAME).read_bytes(), p / WEIGHTS_NAME) for p in again} == found
+
+
+def test_loads_from_each_tier(stage: Stage) -> None:
+    rows = by_what(list(measure_loads(stage)))
+    kinds = ("first load, PEFT's files to host", "disk cold", "page cache", "host pool")
+    assert list(rows) == [f"adapter load, {kind}" for kind in kinds]
+    assert all(0 < row["value"] <= row["max_ms"] for row in rows.values())
+    assert rows["adapter load, host pool"]["share_from_disk"] == 0
 
 
 def test_rows_of_two_bursts(stage: Stage) -> None:
