@@ -55,14 +55,18 @@ class AdapterReads:
         """Of an adapter that the pool does not know; expected there when the result has come."""
         return self._readers.submit(self._read_first, digest, path)
 
-    def start_fetch(self, adapter: Adapter) -> None:
-        """Of one that the pool knows; nothing if it is there, or no room or reader is free."""
+    def start_fetch(self, adapter: Adapter) -> bool:
+        """Of one that the pool knows; nothing if it is there, or no reader is free. False when the
+        host has no room for it.
+        """
         if adapter.on_host or adapter.is_reading or self._num_fetches >= MAX_FETCHES:
-            return
-        if self._pool.start_read(adapter):
-            self._num_fetches += 1
-            self.errors.pop(adapter.digest, None)
-            self._readers.submit(self._fetch, adapter, self._host.spans(adapter.host_pages))
+            return True
+        if not self._pool.start_read(adapter):
+            return False
+        self._num_fetches += 1
+        self.errors.pop(adapter.digest, None)
+        self._readers.submit(self._fetch, adapter, self._host.spans(adapter.host_pages))
+        return True
 
     def drop(self, adapter: Adapter | None) -> None:
         """Forgets what is known of an adapter that left the pool."""

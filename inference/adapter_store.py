@@ -101,13 +101,13 @@ class AdapterStore:
         """Forgets what is known of an adapter that left the pool; under the lock."""
         self._reads.drop(adapter)
 
-    def fetch(self, digest: str) -> None:
-        """Starts to bring the adapter from disk to the host, if there is room for it and a reader;
-        under the lock, does not wait.
+    def fetch(self, digest: str) -> bool:
+        """Starts to bring the adapter from disk to the host, if a reader is free; under the lock,
+        does not wait. False when there is no room for it on the host yet.
         """
         adapter = self.pool.find(digest)
         assert adapter is not None, "a claimed adapter is in the pool"
-        self._reads.start_fetch(adapter)
+        return self._reads.start_fetch(adapter)
 
     def fetch_pinned(self) -> None:
         """As fetch, for those that are to be on the device and are not even on the host."""

@@ -232,10 +232,12 @@ class Engine:
 
     def _fetch_missing(self, deliveries: list[Delivery]) -> None:
         self._adapters.fetch_pinned()
+        has_room = True
         for digest, sequences in self._scheduler.waiting_for_host().items():
             error = self._adapters.take_error(digest)
             if error is None:
-                self._adapters.fetch(digest)
+                # Else those behind a large one would take the room that it waits for, for ever.
+                has_room = has_room and self._adapters.fetch(digest)
                 continue
             for sequence in sequences:
                 self._results.end(sequence, failed(sequence, error), deliveries)
