@@ -221,7 +221,8 @@ class Engine:
                 self._lock.wait(COPY_POLL_S)
                 return
             # What waits, waits for a file or a grammar: that notifies, unless it was just now.
-            self._lock.wait(0.02 if self._scheduler.num_waiting else 0.5)
+            if not self._lock.wait(0.02 if self._scheduler.num_waiting else 0.5):
+                self._scheduler.check_at_rest()
 
     def _end_aborted(self, deliveries: list[Delivery]) -> None:
         for request_id in self._aborts:

@@ -6,19 +6,21 @@ KV cache, queue) is read from its own counters when scraped.
 
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     Metric,
     SummaryMetricFamily,
 )
 from prometheus_client.registry import Collector
 
-from inference.request import EngineState
-from inference.stats import EngineStats
+from inference.request import AdapterInfo, EngineState
+from inference.stats import EngineStats, Spread
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5)
@@ -131,6 +133,23 @@ COUNTERS = {
 }
 
 
+SPREADS = {
+    "sequences": ("inference_step_sequences", "Sequences of a step."),
+    "tokens": ("inference_step_tokens", "Tokens of a step, prompts' and decodes'."),
+    "adapters": ("inference_step_adapters", "Distinct adapters of a step."),
+}
+# Why a step was no replay of a graph, as ModelRunner says.
+FALLBACKS = ("prefill", "no graphs", "too many rows")
+LOADS = (("disk", "host"), ("compiled", "host"), ("host", "device"))
+EVICTIONS = (
+    *((tier, cause) for tier in ("device", "host") for cause in ("room", "unload")),
+    ("device", "failed"),
+    ("compiled", "room"),
+)
+# Named one by one; the others are in lora_adapters.
+MAX_NAMED_ADAPTERS = 100
+
+
 class EngineCollector(Collector):
     """Reads the engine's totals at each scrape."""
 
@@ -145,15 +164,69 @@ class EngineCollector(Collector):
             yield CounterMetricFamily(name, text, getattr(stats, key))
         yield from _ratios(stats)
         yield _queue_times(stats)
-        yield self._adapters()
+        yield from _graphs(stats)
+        yield from (_spread(*SPREADS[name], spread) for name, spread in stats.spreads.items())
+        yield _load_times(stats)
+        yield _evictions(stats)
+        adapters = self._engine.state().adapters
+        yield _adapters(adapters)
+        yield _named_adapters(adapters)
 
-    def _adapters(self) -> Metric:
-        """By tier, not by name: tenants come and go, time series stay."""
-        family = GaugeMetricFamily("lora_adapters", "Registered names by tier.", labels=("tier",))
-        tiers = Tally(info.tier for info in self._engine.state().adapters)
-        for tier in ("device", "host", "disk"):
-            family.add_metric((tier,), tiers[tier])
-        return family
+
+def _adapters(adapters: Sequence[AdapterInfo]) -> Metric:
+    """By tier, not by name: tenants come and go, time series stay."""
+    family = GaugeMetricFamily("lora_adapters", "Registered names by tier.", labels=("tier",))
+    tiers = Tally(info.tier for info in adapters)
+    for tier in ("device", "host", "disk"):
+        family.add_metric((tier,), tiers[tier])
+    return family
+
+
+def _named_adapters(adapters: Sequence[AdapterInfo]) -> Metric:
+    """Those on the device, most used first: as many as its memory holds, and no more than a cap."""
+    labels = ("adapter", "tier", "pinned", "rank")
+    text = f"1 for each adapter on the device; the {MAX_NAMED_ADAPTERS} most used ones."
+    family = GaugeMetricFamily("lora_adapter_loaded", text, labels=labels)
+    placed = [info for info in adapters if info.tier == "device"]
+    for info in sorted(placed, key=lambda i: (-i.num_leases, i.name))[:MAX_NAMED_ADAPTERS]:
+        values = (info.name, info.tier, str(info.pinned).lower(), str(info.rank))
+        family.add_metric(values, 1)
+    return family
+
+
+def _graphs(stats: EngineStats) -> Iterator[Metric]:
+    replays = stats.steps_by_path.get("graph", 0)
+    yield CounterMetricFamily("inference_graph_replays", "Steps that replayed a graph.", replays)
+    text = "Steps launched op by op, by why no graph served them."
+    family = CounterMetricFamily("inference_graph_fallbacks", text, labels=("reason",))
+    for reason in FALLBACKS:
+        family.add_metric((reason,), stats.steps_by_path.get(reason, 0))
+    yield family
+
+
+def _spread(name: str, text: str, spread: Spread) -> Metric:
+    """Prometheus' buckets count all up to their bound."""
+    at_most = list(accumulate(spread.counts))
+    bounds = [*map(str, spread.bounds), "+Inf"]
+    return HistogramMetricFamily(
+        name, text, list(zip(bounds, at_most, strict=True)), sum_value=spread.total
+    )
+
+
+def _load_times(stats: EngineStats) -> Metric:
+    text = "Loads of adapters and their seconds; from the host: of the copy to the device."
+    family = SummaryMetricFamily("lora_adapter_load_seconds", text, labels=("from", "to"))
+    for way in LOADS:
+        family.add_metric(way, *stats.adapter_load_times.get(way, (0, 0.0)))
+    return family
+
+
+def _evictions(stats: EngineStats) -> Metric:
+    text = "Adapters that left a tier: for another's room, unloaded, or after a failed copy."
+    family = CounterMetricFamily("lora_adapter_evictions", text, labels=("tier", "cause"))
+    for place in EVICTIONS:
+        family.add_metric(place, stats.adapter_evictions.get(place, 0))
+    return family
 
 
 def _queue_times(stats: EngineStats) -> Metric:

@@ -46,6 +46,7 @@ class Results:
             ],
             outcome.path,
         )
+        self._counters.count_batch((w.sequence, w.num_tokens) for w in outcome.plan.work)
         for work, result in outcome.results:
             if work.sequence.is_ended:
                 continue

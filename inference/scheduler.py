@@ -54,6 +54,7 @@ class Scheduler:
         self._running: dict[str, Sequence] = {}
         self._copies: list[Adapter] = []
         self._new_blocks: list[int] = []
+        self._is_checked = False
 
     @property
     def num_waiting(self) -> int:
@@ -122,6 +123,7 @@ class Scheduler:
             self._place_ahead(has_place)
         # An admitted one with all but a token cached is as a decode. The sort is stable.
         ordered = sorted(work.values(), key=_is_chunk)
+        self._is_checked &= not ordered
         return Plan(tuple(ordered), tuple(self._copies), tuple(self._new_blocks))
 
     def launched(self, work: Work, place: int | None) -> None:
@@ -147,6 +149,14 @@ class Scheduler:
         if work.is_live:
             work.sequence.num_computed = work.start
             work.sequence.epoch += 1
+
+    def check_at_rest(self) -> None:
+        """check_integrity once after work, when nothing is left: 70 ms with 100,000 KV blocks.
+        Going on with books that do not add up, one tenant could be given another's blocks.
+        """
+        if not (self._is_checked or self.num_waiting or self.num_running):
+            self.check_integrity()
+            self._is_checked = True
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless blocks, claims and leases agree with the sequences."""

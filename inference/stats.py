@@ -1,6 +1,8 @@
 """What the engine counts, as plain numbers. The HTTP front exports them."""
 
-from dataclasses import asdict, dataclass, field
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from inference.request import Aborted, Event, Failed, Finished
@@ -21,6 +23,37 @@ TENANT_CLASSES = ("light", "normal", "heavy")
 
 def tenant_class(weight: float) -> str:
     return TENANT_CLASSES[(weight >= 1) + (weight > 1)]
+
+
+@dataclass
+class Spread:
+    """How numbers were spread. counts: of those up to each bound and above the one before it; the
+    last: of those above all bounds.
+    """
+
+    bounds: tuple[int, ...]
+    counts: list[int]
+    total: int = 0
+
+    @classmethod
+    def over(cls, *bounds: int) -> "Spread":
+        return cls(bounds, [0] * (len(bounds) + 1))
+
+    def count(self, value: int) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def copy(self) -> "Spread":
+        return Spread(self.bounds, list(self.counts), self.total)
+
+
+def step_spreads() -> dict[str, Spread]:
+    """Of the sequences, tokens and distinct adapters of a step."""
+    return {
+        "sequences": Spread.over(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
+        "tokens": Spread.over(1, 4, 16, 64, 256, 1024, 4096, 16384),
+        "adapters": Spread.over(0, 1, 2, 4, 8, 16, 32, 64, 128, 256),
+    }
 
 
 class LoadTimes:
@@ -70,6 +103,8 @@ class EngineStats:
     lora_request_ms_total: float
     # "graph", or why a step was no replay of one ("prefill", "no graphs", "too many rows").
     steps_by_path: dict[str, int]
+    # As step_spreads.
+    spreads: dict[str, Spread]
     # By TENANT_CLASSES.
     queue_times: dict[str, QueueTime]
     # LoadTimes.totals.
@@ -93,6 +128,7 @@ class Counters:
     lora_request_ms_total: float = 0.0
     # "graph", or why a step was no replay of one ("prefill", "no graphs", "too many rows").
     steps_by_path: dict[str, int] = field(default_factory=dict)
+    spreads: dict[str, Spread] = field(default_factory=step_spreads)
     _lora_ms_per_token: float = 0.0
 
     def count_step(
@@ -113,6 +149,14 @@ class Counters:
         for sequence, tokens in users:
             sequence.lora_ms += self._lora_ms_per_token * tokens
 
+    def count_batch(self, work: Iterable[tuple[Sequence, int]]) -> None:
+        """work: the sequences of a step, with the number of their tokens in it."""
+        rows = list(work)
+        digests = {s.digest for s, _ in rows if s.digest is not None}
+        self.spreads["sequences"].count(len(rows))
+        self.spreads["tokens"].count(sum(num_tokens for _, num_tokens in rows))
+        self.spreads["adapters"].count(len(digests))
+
     def count_end(self, event: Event, sequence: Sequence) -> None:
         self.num_finished += isinstance(event, Finished)
         self.num_aborted += isinstance(event, Aborted)
@@ -122,6 +166,8 @@ class Counters:
             self.lora_request_ms_total += sequence.lora_ms
 
     def exported(self) -> dict[str, Any]:
-        values = asdict(self)
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
         del values["_lora_ms_per_token"]
+        values["steps_by_path"] = dict(self.steps_by_path)
+        values["spreads"] = {name: spread.copy() for name, spread in self.spreads.items()}
         return values

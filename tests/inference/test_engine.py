@@ -240,6 +240,32 @@ def test_a_loop_that_breaks_leaves_nobody_waiting(
         user.submit(PROMPT, greedy(3))
 
 
+def test_books_that_do_not_add_up_end_a_loop_at_rest(base: Path) -> None:
+    """Nobody is in it then; the next request could be given a block that is another's."""
+    user = Client(make_engine(base))
+    cache = user.engine._scheduler.cache
+    failures: list[AssertionError] = []
+
+    def run() -> None:
+        try:
+            user.engine.run()
+        except AssertionError as error:
+            failures.append(error)
+
+    loop = threading.Thread(target=run)
+    loop.start()
+    first = user.submit(PROMPT, greedy(3))
+    wait_until(lambda: bool(user.terminal(first)))
+    time.sleep(1.2)
+    assert loop.is_alive()
+    lost = cache._free.pop()
+    second = user.submit(PROMPT, greedy(3))
+    wait_until(lambda: bool(user.terminal(second)))
+    loop.join(30)
+    cache._free.append(lost)
+    assert [str(error) for error in failures] == ["a block is lost"]
+
+
 def wait_until(condition: object, timeout_s: float = 30.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():  # type: ignore[operator]

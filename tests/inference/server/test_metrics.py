@@ -3,7 +3,18 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from inference.metrics import FrontMetrics, Timing
+from inference.metrics import (
+    EVICTIONS,
+    FALLBACKS,
+    LOADS,
+    MAX_NAMED_ADAPTERS,
+    SPREADS,
+    FrontMetrics,
+    Timing,
+    _named_adapters,
+)
+from inference.request import AdapterInfo
+from tests.inference.driving import greedy, make_engine
 from tests.inference.server.conftest import Server
 
 SEED_METRICS = {
@@ -63,6 +74,56 @@ def test_the_numbers_move(server: Server, adapters: dict[str, Path]) -> None:
     assert 0 < after["lora_per_request_overhead_ms", ()] < 60_000
     assert 0 <= after["lora_cache_hit_rate", ()] <= 1
     assert after["inference_kv_use", ()] < 1
+    # One step with the prompt and six decodes, each of one sequence with one adapter.
+    assert grew("inference_step_sequences_count") == grew("inference_steps_total") == 7
+    assert grew("inference_step_sequences_bucket", "1") == 7
+    assert grew("inference_step_tokens_sum") == 5 + 6
+    assert grew("inference_step_tokens_bucket", "1") == 6
+    assert grew("inference_step_adapters_bucket", "0") == 0
+    assert (
+        grew("inference_step_adapters_bucket", "+Inf") == grew("inference_step_adapters_sum") == 7
+    )
+    assert grew("inference_graph_fallbacks_total", "prefill") == 1
+    assert grew("inference_graph_fallbacks_total", "no graphs") == 6
+    assert grew("inference_graph_replays_total") == 0
+    assert after["lora_adapter_load_seconds_count", ("host", "disk")] >= 1
+    assert after["lora_adapter_load_seconds_sum", ("host", "disk")] > 0
+    assert after["lora_adapter_evictions_total", ("device", "room")] >= 0
+    assert after["lora_adapter_loaded", ("device", "4", "false", "red")] == 1
+
+
+def test_every_count_of_the_engine_has_its_label(base: Path, adapters: dict[str, Path]) -> None:
+    """Bounded sets, and nothing that is counted falls out of them."""
+    engine = make_engine(base, max_loras_per_batch=1, max_lora_rank=16, host_adapter_bytes=1)
+    for name in ("red", "green", "blue"):
+        engine.load_adapter(name, str(adapters[name]))
+    engine.generate([[1, 2, 3]] * 3, greedy(3), ["red", "green", "blue"])
+    for name in ("red", "green", "blue"):
+        engine.unload_adapter(name)
+    stats = engine.stats()
+    assert set(stats.steps_by_path) <= {"graph", *FALLBACKS}
+    assert set(stats.adapter_load_times) <= set(LOADS) and stats.adapter_load_times
+    assert set(stats.adapter_evictions) <= set(EVICTIONS)
+    assert stats.adapter_evictions["device", "room"] and stats.adapter_evictions["device", "unload"]
+    assert set(stats.spreads) == set(SPREADS)
+    metrics = FrontMetrics()
+    metrics.watch(engine)
+    families = {f.name: f for f in text_string_to_metric_families(metrics.render().decode())}
+    evicted = families["lora_adapter_evictions"].samples
+    assert sum(s.value for s in evicted) == sum(stats.adapter_evictions.values())
+
+
+def test_named_adapters_are_bounded() -> None:
+    infos = [AdapterInfo(f"a{n:03}", "d", 8, "device", num_leases=n % 3) for n in range(250)]
+    infos.append(AdapterInfo("host", "d", 8, "host", num_leases=9))
+    samples = _named_adapters(infos).samples
+    assert len(samples) == MAX_NAMED_ADAPTERS
+    assert samples[0].labels == {
+        "adapter": "a002",
+        "tier": "device",
+        "pinned": "false",
+        "rank": "8",
+    }
 
 
 def test_labels_are_our_routes_not_a_clients_paths(server: Server) -> None:
