@@ -124,6 +124,19 @@ def test_prompts_token_by_token(world: World, graphs: bool) -> None:
         assert client.ask(prompt, greedy(4), name) == world.expected[row][:4]
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("config", [{}, {"cuda_graphs": False}, {"max_batch_tokens": 7}], ids=str)
+def test_a_gpu_equals_peft_one_by_one(world: World, config: dict[str, Any]) -> None:
+    """Chunks with and without the adapter in one sequence; decodes as graphs."""
+    shape = {"device": "cuda", "dtype": "float32", "max_model_len": 256, "max_num_seqs": 8}
+    client = world.client(**shape, **config)
+    for _ in range(2):
+        ids = [client.submit(prompt, greedy(20), name) for name, prompt in ROWS]
+        client.drain()
+        assert [client.tokens(i) for i in ids] == world.expected
+
+
 def test_preempted_requests_give_the_same_tokens(world: World) -> None:
     """Computed again: prompt and output so far in chunks, the adapter from the same place on."""
     block_bytes = 2 * 2 * 16 * 2 * 16 * 4

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -40,14 +41,21 @@ BAD: list[tuple[list[int], dict[str, Any], ErrorCode]] = [
     ([5], {"stop_token_ids": (1 << 40,)}, ErrorCode.INVALID_REQUEST),
 ]
 
+PARTS_OF_A_STEP = ("launch", "sample", "collect")
+ON_A_GPU = (
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+)
+
 Key = tuple[str | None, int, int, bool]
 
 
 class World:
     """The same adapters and the answers that each request has alone, asked for once."""
 
-    def __init__(self, folder: Path, base: Path) -> None:
+    def __init__(self, folder: Path, base: Path, device: str) -> None:
         self.base = base
+        self.config = {"device": device, "dtype": "float32", "max_model_len": 128}
         options: dict[str, dict[str, Any]] = {
             "r8": {"r": 8},
             "r16": {"r": 16, "targets": ("q_proj", "o_proj", "up_proj")},
@@ -61,7 +69,7 @@ class World:
             name: make_adapter(folder / name, base, seed=seed, **chosen)
             for seed, (name, chosen) in enumerate(options.items(), 1)
         }
-        self._alone = Patient(make_engine(base, prefix_cache=False, max_model_len=128))
+        self._alone = Patient(make_engine(base, prefix_cache=False, **self.config))
         for name, path in self.paths.items():
             self._alone.engine.load_adapter(name, str(path))
         self._answers: dict[Key, list[int]] = {}
@@ -78,9 +86,11 @@ def params_of(num_tokens: int, has_grammar: bool) -> SamplingParams:
     return greedy(num_tokens, constraint=DIGITS if has_grammar else None)
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, base: Path) -> World:
-    return World(tmp_path_factory.mktemp("fire"), base)
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=ON_A_GPU)])
+def world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, base: Path
+) -> World:
+    return World(tmp_path_factory.mktemp("fire"), base, request.param)
 
 
 def break_files(folder: Path, chance: random.Random) -> None:
@@ -110,13 +120,13 @@ class Fire:
         self.client = Patient(
             make_engine(
                 world.base,
+                **world.config,
                 max_loras_per_batch=self.chance.choice([1, 2]),
                 max_lora_rank=16,
                 max_num_seqs=5,
                 overlap=self.chance.random() < 0.5,
                 max_batch_tokens=self.chance.choice([6, 24, 200]),
                 kv_cache_bytes=self.chance.choice([12, 16, 40]) * BLOCK_BYTES,
-                max_model_len=128,
                 # Room for all, for a few, for none: those come from disk each time.
                 host_adapter_bytes=self.chance.choice([1 << 30, 600_000, 1]),
             )
@@ -202,7 +212,7 @@ class Fire:
 
         self.may_fail.update(r for r in self.asked if not self.client.terminal(r))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self.engine._runner.model, "forward", fail)
+            patch.setattr(self.engine._runner, self.chance.choice(PARTS_OF_A_STEP), fail)
             self.client.step()
 
     def check(self) -> None:
@@ -254,7 +264,10 @@ def test_each_request_ends_once_and_answers_as_if_alone(world: World, seed: int)
 
 @pytest.mark.parametrize("seed", range(3))
 def test_stop_ends_each_request_once_whoever_submits_meanwhile(world: World, seed: int) -> None:
-    client, chance = Patient(make_engine(world.base, max_num_seqs=4)), random.Random(seed)
+    client, chance = (
+        Patient(make_engine(world.base, max_num_seqs=4, **world.config)),
+        random.Random(seed),
+    )
     client.engine.load_adapter("r8", str(world.paths["r8"]))
     accepted: list[str] = []
     loop = threading.Thread(target=client.engine.run)
