@@ -25,7 +25,7 @@ from inference.adapter_pool import AdapterPool
 from inference.kv_cache import KvCache
 from inference.plan import Plan, Work
 from inference.sequence import Sequence
-from inference.stats import TENANT_CLASSES, QueueTime, tenant_class
+from inference.stats import QueueTimes
 from inference.waiting import Waiting
 
 
@@ -46,7 +46,7 @@ class Scheduler:
         self.num_adapter_misses = 0
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
-        self.queue_times = {name: QueueTime() for name in TENANT_CLASSES}
+        self.queue_times = QueueTimes()
         self._limits = limits
         self._waiting = Waiting(adapters)
         # Their grammar is being compiled: not in anybody's way, and not yet in turn.
@@ -151,10 +151,9 @@ class Scheduler:
             work.sequence.epoch += 1
 
     def check_at_rest(self) -> None:
-        """check_integrity once after work, when nothing is left: 70 ms with 100,000 KV blocks.
-        Going on with books that do not add up, one tenant could be given another's blocks.
-        """
+        """check_integrity, once after work, when nothing is left: 70 ms with 100,000 KV blocks."""
         if not (self._is_checked or self.num_waiting or self.num_running):
+            # Going on with wrong books, one tenant could be given another's blocks.
             self.check_integrity()
             self._is_checked = True
 
@@ -295,9 +294,8 @@ class Scheduler:
         self.num_prompt_tokens += len(sequence.request.token_ids)
         self.num_cached_tokens += sequence.num_cached
         self._waiting.charge_prompt(sequence.num_pending, sequence)
-        name = tenant_class(sequence.request.weight)
-        so_far, waited_s = self.queue_times[name], time.monotonic() - sequence.arrived_s
-        self.queue_times[name] = QueueTime(so_far.num_admitted + 1, so_far.total_s + waited_s)
+        waited_s = time.monotonic() - sequence.arrived_s
+        self.queue_times.count(sequence.request.weight, waited_s)
 
 
 def _is_chunk(work: Work) -> bool:

@@ -19,7 +19,7 @@ def engine_stats(scheduler: Scheduler, adapters: AdapterStore, counters: Counter
         num_prompt_tokens=scheduler.num_prompt_tokens,
         num_cached_tokens=scheduler.num_cached_tokens,
         num_preemptions=scheduler.num_preemptions,
-        queue_times=dict(scheduler.queue_times),
+        queue_times=dict(scheduler.queue_times.totals),
         adapter_load_times=dict(adapters.times.totals),
         adapter_evictions=adapters.evictions(),
         **counters.exported(),

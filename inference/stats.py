@@ -25,6 +25,18 @@ def tenant_class(weight: float) -> str:
     return TENANT_CLASSES[(weight >= 1) + (weight > 1)]
 
 
+class QueueTimes:
+    """totals: by TENANT_CLASSES."""
+
+    def __init__(self) -> None:
+        self.totals = {name: QueueTime() for name in TENANT_CLASSES}
+
+    def count(self, weight: float, waited_s: float) -> None:
+        name = tenant_class(weight)
+        so_far = self.totals[name]
+        self.totals[name] = QueueTime(so_far.num_admitted + 1, so_far.total_s + waited_s)
+
+
 @dataclass
 class Spread:
     """How numbers were spread. counts: of those up to each bound and above the one before it; the

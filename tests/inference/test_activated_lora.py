@@ -147,6 +147,20 @@ def test_preempted_requests_give_the_same_tokens(world: World) -> None:
     assert [client.tokens(i) for i in ids] == world.expected * 2
 
 
+def test_compiled_adapters_begin_where_they_did(world: World, tmp_path: Path) -> None:
+    """The second engine reads pages that the first one wrote, and no config of PEFT's."""
+    config = {"adapter_cache_dir": str(tmp_path / "pages")}
+    first = world.client(**config)
+    first.engine.stop()
+    first.engine.run()
+    second = world.client(**config)
+    times = second.engine.stats().adapter_load_times
+    assert times["compiled", "host"][0] == len(ADAPTERS) and ("disk", "host") not in times
+    ids = [second.submit(prompt, greedy(20), name) for name, prompt in ROWS]
+    second.drain()
+    assert [second.tokens(i) for i in ids] == world.expected
+
+
 def test_logprobs_equal_peft(world: World) -> None:
     client = world.client()
     params = SamplingParams(1, temperature=0.0, ignore_eos=True, num_logprobs=256)

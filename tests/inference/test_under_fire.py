@@ -116,13 +116,14 @@ class Fire:
         self.world, self.chance = world, random.Random(seed)
         fragile = Path(shutil.copytree(world.paths[FRAGILE], folder / FRAGILE))
         self.paths = {**world.paths, FRAGILE: fragile}
-        self.is_whole = True
+        self.is_whole, self.pages = True, folder / "pages"
         self.client = Patient(
             make_engine(
                 world.base,
                 **world.config,
                 max_loras_per_batch=self.chance.choice([1, 2]),
                 max_lora_rank=16,
+                adapter_cache_dir=self.chance.choice([None, str(self.pages)]),
                 max_num_seqs=5,
                 overlap=self.chance.random() < 0.5,
                 max_batch_tokens=self.chance.choice([6, 24, 200]),
@@ -140,6 +141,7 @@ class Fire:
     def act(self) -> None:
         actions = [self.submit] * 6 + [self.step] * 12
         actions += [self.abort, self.load, self.load, self.unload, self.bad_input, self.fault]
+        actions += [self.break_compiled]
         actions += [self.break_fragile] * (self.is_whole and FRAGILE in self.bound)
         self.chance.choice(actions)()
 
@@ -203,6 +205,17 @@ class Fire:
     def break_fragile(self) -> None:
         break_files(self.paths[FRAGILE], self.chance)
         self.is_whole = False
+
+    def break_compiled(self) -> None:
+        """A file of pages: it is read from PEFT's again, and nobody notices."""
+        files = sorted(self.pages.glob("*.pages"))
+        if files:
+            path = self.chance.choice(files)
+            content = bytearray(path.read_bytes())
+            content[self.chance.choice([5, 60, len(content) - 9])] ^= 0xFF
+            # In place: a reader that has it open sees it too.
+            with path.open("r+b") as file:
+                file.write(content)
 
     def fault(self) -> None:
         """A step raises: whatever is in the batch then may fail."""
