@@ -30,6 +30,8 @@ class Adapter:
     on_host: host_pages hold its bytes. num_host_uses: who reads them now.
     is_expected: load() has it in hand, perhaps without a name yet. is_compiled: its bytes come
     again from a file of pages. is_fresh: placed for a request, and not leased since.
+    last_step: in which its last lease was given back. is_quiet: no step that still runs can read
+    the pages that it was given.
     """
 
     digest: str
@@ -47,12 +49,14 @@ class Adapter:
     is_reading: bool = False
     is_copying: bool = False
     is_fresh: bool = False
+    is_quiet: bool = False
     on_host: bool = False
     host_pages: tuple[int, ...] = ()
     num_host_uses: int = 0
     slot: int | None = None
     pages: tuple[int, ...] = ()
     last_use: int = 0
+    last_step: int = 0
     # The floors of the tiers' evictions when it was last used (adapter_tiers.py).
     host_floor: float = 0.0
     device_floor: float = 0.0

@@ -1,8 +1,9 @@
 """Adapters on their way to the device. On CUDA a stream of their own copies, the loop never waits.
 
 A page that is written may still be read by a step that was launched before its former owner left:
-the copy stream first waits for all that the compute stream was given so far. No later step reads
-the new owner before the host has seen its copy done.
+then the copy stream first waits for all that the compute stream was given so far. Pages that were
+nobody's for some steps (Adapter.is_quiet) are written beside the step at work. No step reads the
+new owner before the host has seen its copy done.
 """
 
 import time
@@ -53,7 +54,8 @@ class AdapterCopies:
             self._lora.place(adapter.slot, adapter.pages, packed)
             self._done.append(Copied(adapter.digest, time.perf_counter() - started))
             return
-        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        if not adapter.is_quiet:
+            self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self._stream):

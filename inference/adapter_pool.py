@@ -120,6 +120,10 @@ class AdapterPool:
         adapter.num_claims -= 1
         return self._drop_if_unwanted(adapter)
 
+    def start_step(self) -> None:
+        """Another plan is made: tells for how long pages have been nobody's."""
+        self._device.step += 1
+
     def placement(self, digest: str) -> Placement:
         """READY: lease() would succeed now."""
         adapter = self._adapters[digest]
@@ -153,6 +157,7 @@ class AdapterPool:
         adapter = self._adapters[digest]
         adapter.num_leases -= 1
         self._num_active -= adapter.num_leases == 0
+        adapter.last_step = self._device.step
         self._device.settle(adapter)
 
     def place(self, digest: str, only_unclaimed: bool) -> bool:

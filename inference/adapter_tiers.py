@@ -19,6 +19,10 @@ COPY_COST = 1.0
 READ_COST = 8.0
 PACK_COST = 32.0
 
+# Steps after which what was launched before has ended. The loop takes a step's tokens in before it
+# launches the one after the next: two would do.
+QUIET_STEPS = 3
+
 
 class Evictions:
     """The floor of a tier, and how many left it by cause."""
@@ -98,6 +102,11 @@ class DeviceTier:
         self.num_pages = num_pages
         self.num_loads = 0
         self.num_copying = 0
+        # Counts plans; 0: before the first.
+        self.step = 0
+        # When a former owner of the page, or of the slot, gave back its last lease.
+        self._page_steps = [-QUIET_STEPS] * num_pages
+        self._slot_steps = [-QUIET_STEPS] * num_pages
         self.evictions = Evictions()
         self._free = PageSet(num_pages)
         self._free_slots = list(range(num_pages))
@@ -121,6 +130,9 @@ class DeviceTier:
                 self.leave(victim)
         adapter.pages = self._free.take(adapter.num_pages)
         adapter.slot = self._free_slots.pop()
+        last = max(self._slot_steps[adapter.slot], *(self._page_steps[p] for p in adapter.pages))
+        adapter.is_quiet = self.step - last >= QUIET_STEPS
+        adapter.last_step = last
         self.num_loads += 1
 
     def settle(self, adapter: Adapter) -> None:
@@ -136,8 +148,12 @@ class DeviceTier:
 
     def leave(self, adapter: Adapter) -> None:
         self._free.give_back(adapter.pages)
+        for page in adapter.pages:
+            self._page_steps[page] = adapter.last_step
         if adapter.slot is not None:
-            self._free_slots.append(adapter.slot)
+            # To the other end: the one that has been free for longest is taken next.
+            self._free_slots.insert(0, adapter.slot)
+            self._slot_steps[adapter.slot] = adapter.last_step
         adapter.slot, adapter.pages, adapter.is_fresh = None, (), False
         self.settle(adapter)
 

@@ -110,6 +110,7 @@ class Scheduler:
 
     def schedule(self) -> Plan:
         """The next forward; empty work when there is nothing to do."""
+        self.adapters.start_step()
         self._copies, self._new_blocks = self.adapters.place_pinned(), []
         budget = self._limits.max_batch_tokens
         work: dict[str, Work] = {}

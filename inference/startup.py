@@ -58,7 +58,9 @@ def start(config: EngineConfig, spec: ModelSpec | None = None) -> Parts:
     else:
         weights = load_weights(config.model_path, spec, dtype, device)
     model = LlamaModel(spec, weights, max_len)
-    num_pages = config.max_loras_per_batch * num_pages_for(config.max_lora_rank)
+    # On CUDA one place more than may be in use: the next in turn is on its way meanwhile.
+    num_places = config.max_loras_per_batch + (device.type == "cuda")
+    num_pages = num_places * num_pages_for(config.max_lora_rank)
     lora = LoraPool(spec, num_pages, config.max_lora_rank, dtype, device)
     batch_tokens = config.max_batch_tokens or (
         CPU_BATCH_TOKENS if device.type == "cpu" else CUDA_BATCH_TOKENS

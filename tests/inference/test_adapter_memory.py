@@ -210,7 +210,7 @@ def test_more_adapters_than_fit_while_copies_take_their_time(
     user.drain(20_000)
     assert all(user.tokens(request_id) == want[name] for request_id, name in asked.items())
     evictions = user.engine.stats().adapter_evictions
-    assert evictions["device", "room"] > 3 and evictions["host", "room"] > 3
+    assert evictions["device", "room"] > 0 and evictions["host", "room"] > 0
 
 
 def test_unloading_what_is_on_its_way_gives_its_pages_back(

@@ -169,3 +169,36 @@ def test_any_order_of_use_keeps_the_books(seed: int) -> None:
                 held.append(digest)
         counts = {digest: held.count(digest) for digest in held}
         pool.check_integrity(counts, counts)
+
+
+def test_pages_that_a_running_step_may_read_are_not_quiet() -> None:
+    pool = AdapterPool(num_pages=1, max_active=1, num_host_pages=9, copies_ahead=True)
+    a, b = add(pool, "a"), add(pool, "b")
+
+    def placed(digest: str) -> bool:
+        pool.claim(digest)
+        assert pool.place(digest, only_unclaimed=False)
+        pool.copied(known(pool, digest))
+        return known(pool, digest).is_quiet
+
+    assert placed(a)
+    pool.lease(a)
+    pool.start_step()
+    done(pool, a)
+    # The step of the next plan was launched before it was known that "a" had ended.
+    assert not placed(b)
+    pool.unclaim(b)
+    for _ in range(3):
+        pool.start_step()
+    assert placed(a)
+
+
+def test_what_costs_more_to_bring_back_stays_longer() -> None:
+    pool = AdapterPool(num_pages=2, max_active=2, num_host_pages=2)
+    cheap, dear = add(pool, "cheap"), add(pool, "dear")
+    known(pool, cheap).is_compiled = True
+    pool.touch(known(pool, cheap))
+    # Used last, but read from a compiled file at once; the other would be packed again.
+    add(pool, "new")
+    assert tiers(pool) == {"cheap": "disk", "dear": "host", "new": "host"}
+    assert known(pool, dear).on_host

@@ -40,6 +40,9 @@ class PoolMachine(RuleBasedStateMachine):
         self.copying: list[tuple[Adapter, tuple[int, ...], tuple[int, ...]]] = []
         self.host: dict[int, str] = {}
         self.device: dict[int, str] = {}
+        # The plan after which a page, or a slot (negative), was last leased.
+        self.last_plan: dict[int, int] = {}
+        self.num_plans = 0
 
     @initialize()
     def start(self) -> None:
@@ -127,6 +130,11 @@ class PoolMachine(RuleBasedStateMachine):
 
     # What the scheduler does.
 
+    @rule()
+    def plan(self) -> None:
+        self.pool.start_step()
+        self.num_plans += 1
+
     @rule(number=NUMBERS)
     def ask(self, number: int) -> None:
         adapter = self.pool.find(f"d{number}")
@@ -178,6 +186,9 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: +self.leases)
     def end(self, pick: int) -> None:
         digest = sorted(+self.leases)[pick % len(+self.leases)]
+        adapter = self.pool.find(digest)
+        assert adapter is not None and adapter.slot is not None
+        self.last_plan |= dict.fromkeys((*adapter.pages, -1 - adapter.slot), self.num_plans)
         self.pool.release(digest)
         self.leases[digest] -= 1
         self._unclaim(digest)
@@ -231,6 +242,12 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.check_integrity({}, {})
 
     def _start_copy(self, adapter: Adapter) -> None:
+        """Unless it is said to be quiet, the copy waits for all steps that were launched."""
+        assert adapter.slot is not None
+        places = (*adapter.pages, -1 - adapter.slot)
+        last_plan = max(self.last_plan.get(place, -9) for place in places)
+        # What was launched by then is over with the second plan after it.
+        assert not adapter.is_quiet or self.num_plans >= last_plan + 2
         self._check_nobody_uses((), dict.fromkeys(adapter.pages, adapter))
         self.copying.append((adapter, adapter.host_pages, adapter.pages))
 
