@@ -1,12 +1,15 @@
-"""What every place of the KV memory really holds, kept beside the bookkeeping that only says so.
+"""What the device's memory really holds, kept beside the bookkeeping that only says so.
 
 A key and value depend on all tokens up to theirs, on the adapter of each, and may be read in one
 tenant's requests only. Each written place gets a number that stands for just that; each forward
-then reads every place that attention would read, and finds its own number there or fails.
+then reads every place that attention would read, and finds its own number there or fails. It reads
+the pages of its adapters too: they hold that version, whole.
 """
 
 from collections.abc import Iterable, Mapping
 
+from inference.adapter import Adapter
+from inference.adapter_pool import AdapterPool
 from inference.plan import Plan, Work
 from inference.sequence import UNKNOWN, Sequence
 
@@ -16,11 +19,21 @@ Content = tuple[int, int, str | None, str]
 class Witness:
     """block_size in tokens. num_reused: by request, tokens at admission that others had written."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, pool: AdapterPool) -> None:
         self._block_size = block_size
+        self._pool = pool
+        self._digest_by_page: dict[int, str] = {}
         self._numbers: dict[Content, int] = {}
         self._held: dict[tuple[int, int], int] = {}
         self.num_reused: dict[str, int] = {}
+
+    def start_copy(self, adapter: Adapter) -> None:
+        """From now on its pages hold anything."""
+        for page in adapter.pages:
+            self._digest_by_page.pop(page, None)
+
+    def end_copy(self, adapter: Adapter) -> None:
+        self._digest_by_page |= dict.fromkeys(adapter.pages, adapter.digest)
 
     def run(self, plan: Plan, drawn: Mapping[str, int]) -> None:
         """The forward: new blocks hold nothing, then all works write and read. drawn: by request,
@@ -30,7 +43,17 @@ class Witness:
             for offset in range(self._block_size):
                 self._held.pop((block, offset), None)
         for work in plan.work:
+            self._check_adapter(work.sequence)
             self._compute(work, drawn.get(work.sequence.request_id, UNKNOWN))
+
+    def _check_adapter(self, sequence: Sequence) -> None:
+        if sequence.digest is None:
+            assert sequence.slot is None
+            return
+        adapter = self._pool.find(sequence.digest)
+        assert adapter is not None and adapter.slot == sequence.slot is not None
+        held = {self._digest_by_page.get(page) for page in adapter.pages}
+        assert held == {sequence.digest}, f"{sequence.request_id} would run with another's weights"
 
     def _compute(self, work: Work, drawn: int) -> None:
         sequence = work.sequence

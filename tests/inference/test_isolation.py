@@ -1,4 +1,4 @@
-"""Random traffic against the prefix cache: nobody is ever handed keys and values not their own."""
+"""Random traffic over the bookkeeping: each forward reads its own keys, values, weights only."""
 
 import random
 from itertools import count
@@ -44,17 +44,20 @@ class Traffic:
         self.stems, self.salts = chance.sample(STEMS, 2), chance.sample(SALTS, 2)
         self.digests = chance.sample(DIGESTS, 3)
         block_size, max_active = chance.choice([1, 2, 4]), chance.randint(1, 3)
-        pool = AdapterPool(max_active, max_active, num_host_pages=100)
+        # As on a GPU, or not: copies to the device that take a while, and may fail.
+        copies_ahead, num_host_pages = chance.random() < 0.5, chance.choice([2, 100])
+        pool = AdapterPool(max_active + 1, max_active, num_host_pages, copies_ahead)
         cache = KvCache(chance.randint(40, 56) // block_size + 1, block_size)
         limits = Limits(4, chance.choice([1, 3, 8, 64]))
         self.scheduler = Scheduler(limits, cache, pool)
-        self.witness = Witness(block_size)
+        self.witness = Witness(block_size, pool)
         self.numbers = count()
         self.live: dict[str, Sequence] = {}
         self.num_cached = 0
         self.overlaps = chance.random() < 0.5
         self.flight: list[Work] = []
         self.drawn: dict[str, int] = {}
+        self.copying: list[Adapter] = []
 
     def act(self) -> None:
         action = self.chance.choice(
@@ -84,18 +87,38 @@ class Traffic:
 
     def loaded(self, digest: str) -> Adapter:
         pool = self.scheduler.adapters
-        fresh = Adapter(digest, "", 8, 1, 1, INVOCATIONS[digest])
-        adapter = pool.register(f"name of {digest}", fresh)
-        if not adapter.on_host:
-            assert pool.start_read(adapter)
-            pool.end_read(adapter, arrived=True)
-        return adapter
+        num_pages = 1 + (digest in ("ab", "x"))
+        fresh = Adapter(digest, "", 8 * num_pages, num_pages, 1, INVOCATIONS[digest])
+        return pool.register(f"name of {digest}", fresh)
+
+    def read_missing(self) -> None:
+        """From disk to the host, at once or in a later step."""
+        pool = self.scheduler.adapters
+        for digest in self.scheduler.waiting_for_host():
+            adapter = pool.find(digest)
+            assert adapter is not None
+            if self.chance.random() < 0.7 and not adapter.on_host and pool.start_read(adapter):
+                pool.end_read(adapter, arrived=self.chance.random() < 0.9)
+
+    def end_copies(self, chance: float) -> None:
+        pool = self.scheduler.adapters
+        for adapter in list(self.copying):
+            if self.chance.random() < chance:
+                self.copying.remove(adapter)
+                may_fail = pool.copies_ahead and self.chance.random() < 0.1
+                if not may_fail:
+                    self.witness.end_copy(adapter)
+                (pool.copy_failed if may_fail else pool.copied)(adapter)
 
     def step(self) -> None:
-        self.scheduler.waiting_for_host()
+        self.end_copies(0.3)
+        self.read_missing()
         plan = self.scheduler.schedule()
         for adapter in plan.copies:
-            self.scheduler.adapters.copied(adapter)
+            self.witness.start_copy(adapter)
+            self.copying.append(adapter)
+        if not self.scheduler.adapters.copies_ahead:
+            self.end_copies(1.0)
         self.witness.run(plan, self.drawn)
         self.collect()
         for work in plan.work:
