@@ -26,13 +26,16 @@ Step = list[tuple[Choice, Delta]]
 
 @dataclass(frozen=True)
 class Plan:
-    """prompts: token ids. samplings: one for each choice of a prompt, so n = len(samplings)."""
+    """prompts: token ids; prompt_field: where they came from. samplings: one for each choice of a
+    prompt, so n = len(samplings).
+    """
 
     prompts: tuple[tuple[int, ...], ...]
     samplings: tuple[SamplingParams, ...]
     rules: ChoiceRules
     digest: str | None
     cache_salt: str
+    prompt_field: str
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class Generation:
         try:
             for number, event in posted:
                 if isinstance(event, EngineError):
-                    return step, event
+                    return step, self._refusal(event)
                 if number in self._running:
                     step.append((self.choices[number], self._apply(number, event, now_s)))
         except EngineError as error:
@@ -133,6 +136,12 @@ class Generation:
             completion_tokens=sum(choice.num_tokens for choice in self.choices),
             cached_tokens=sum(choice.num_cached_tokens for choice in firsts),
         )
+
+    def _refusal(self, error: EngineError) -> EngineError:
+        """The engine knows a prompt only, a client the field that it filled."""
+        if error.param != "prompt":
+            return error
+        return EngineError(error.code, error.message, self._plan.prompt_field)
 
     def _apply(self, number: int, event: Event, now_s: float) -> Delta:
         choice = self.choices[number]

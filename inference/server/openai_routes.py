@@ -103,7 +103,8 @@ def _plan(
         # A grammar says what the text is, to its first character.
         strips_first_space=strips_first_space and samplings[0].constraint is None,
     )
-    return Plan(prompts, samplings, rules, digest, asked.cache_salt)
+    field = "messages" if isinstance(asked, ChatRequest) else "prompt"
+    return Plan(prompts, samplings, rules, digest, asked.cache_salt, field)
 
 
 def _room(loaded: Loaded, prompt: tuple[int, ...], max_tokens: int | None, param: str) -> int:

@@ -79,7 +79,13 @@ def test_an_activated_lora_needs_its_invocation_in_the_prompt(
     assert refused.status == 400 and refused.error["code"] == "invalid_request"
     assert str(tokens) in refused.error["message"]
     chat = {"model": "check", "messages": [{"role": "user", "content": "hi"}], "stream": True}
-    assert server.call("/v1/chat/completions", chat).status == 400
+    refused = server.call("/v1/chat/completions", chat)
+    assert (refused.status, refused.error["param"]) == (400, "messages")
+    # What comes before it is the base's: 40 tokens, two blocks of 16.
+    body = body | {"prompt": "x" * 40 + "<check> it", "cache_salt": "one tenant"}
+    for model, num_cached in (("tiny", 0), ("check", 32), ("red", 0)):
+        usage = server.call("/v1/completions", body | {"model": model}).json["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == num_cached, model
     server.call("/v1/unload_lora_adapter", {"lora_name": "check"})
 
 
