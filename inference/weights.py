@@ -15,6 +15,9 @@ from inference.models.llama import LayerWeights, ModelWeights
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 
+# A model of no more keeps its weights in a form for one row beside the packed one, on the CPU.
+MAX_ONE_ROW_BYTES = 2 << 30
+
 # Fills the given tensor with the named weight of the checkpoint.
 Fill = Callable[[str, torch.Tensor], None]
 
@@ -40,6 +43,8 @@ def dummy_weights(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> 
 
 
 def _build(spec: ModelSpec, dtype: torch.dtype, device: torch.device, fill: Fill) -> ModelWeights:
+    keeps_one_row = _linear_elements(spec) * dtype.itemsize <= MAX_ONE_ROW_BYTES
+
     def tensor(name: str, *shape: int) -> torch.Tensor:
         target = torch.empty(shape, dtype=dtype, device=device)
         fill(name, target)
@@ -56,7 +61,7 @@ def _build(spec: ModelSpec, dtype: torch.dtype, device: torch.device, fill: Fill
             if bias is not None:
                 fill(f"{prefix}{name}.bias", bias[start : start + size])
             start += size
-        return linear(weight, bias)
+        return linear(weight, bias, keeps_one_row)
 
     def layer(number: int) -> LayerWeights:
         prefix = f"model.layers.{number}."
@@ -79,8 +84,13 @@ def _build(spec: ModelSpec, dtype: torch.dtype, device: torch.device, fill: Fill
         embed=embed,
         layers=tuple(layer(number) for number in range(spec.num_layers)),
         norm=tensor("model.norm.weight", spec.hidden_size),
-        lm_head=linear(lm_head),
+        lm_head=linear(lm_head, keeps_one_row=keeps_one_row),
     )
+
+
+def _linear_elements(spec: ModelSpec) -> int:
+    layer = sum(num_in * num_out for num_in, num_out in spec.projections().values())
+    return spec.num_layers * layer + spec.vocab_size * spec.hidden_size
 
 
 class _Checkpoint:
