@@ -21,15 +21,19 @@ def versions(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 @pytest.mark.case("C67")
-def test_every_answer_is_its_solo_answer(base: Path, versions: dict[str, Path]) -> None:
+@pytest.mark.parametrize("overlap", [False, True])
+def test_every_answer_is_its_solo_answer(
+    base: Path, versions: dict[str, Path], overlap: bool
+) -> None:
     solo = make_client(base, versions, "", max_loras_per_batch=len(versions), max_num_seqs=1)
     for name, path in versions.items():
         solo.engine.load_adapter(name, str(path))
-    probes = find_probes(solo, versions, 6, 8, 1e-3)
+    probes = find_probes(solo, versions, 5, 8, 1e-3)
     assert {probe.version for probe in probes} == {None, *versions}
     engine = make_engine(
         base,
-        max_loras_per_batch=3,
+        overlap=overlap,
+        max_loras_per_batch=2,
         max_lora_rank=16,
         max_num_seqs=16,
         # Most are read from their files again.
@@ -42,5 +46,5 @@ def test_every_answer_is_its_solo_answer(base: Path, versions: dict[str, Path]) 
     engine.check_integrity()
     stats = engine.stats()
     assert stats.num_running == stats.num_waiting == 0 and stats.num_failed == 0
-    assert stats.num_adapter_evictions > 10 and stats.num_cached_tokens > 0
+    assert stats.num_adapter_evictions > 5 and stats.num_cached_tokens > 0
     assert swapper.num_loaded > 12 and swapper.num_unloaded > 8 and swapper.max_running > 8
