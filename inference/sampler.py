@@ -10,6 +10,7 @@ from inference.errors import EngineError, ErrorCode
 from inference.request import SamplingParams, TokenLogprobs
 from inference.sequence import Sequence
 from inference.transfer import Arrival, to_device, to_host
+from kernels.sampling import argmax
 
 # Most nuclei lie within this many tokens; only the others pay for a full sort.
 NUM_CANDIDATES = 256
@@ -74,32 +75,24 @@ class Sampler:
         rows = [row for row in range(len(sequences)) if row not in held]
         if held:
             logits = logits[to_device(rows, logits.device)]
-        return self._draw([sequences[row] for row in rows], logits, rows, held)
+        drawing = [sequences[row] for row in rows]
+        codes = self._codes(logits, drawing)
+        # A row without a token is dropped, but a step on its way reads a token of the vocabulary.
+        tokens = codes.clamp(min=0)
+        return Drawn(rows, held, tokens, to_host(codes), _launch_logprobs(logits, tokens, drawing))
 
-    def _draw(
-        self,
-        sequences: Rows[Sequence],
-        logits: torch.Tensor,
-        rows: list[int],
-        held: dict[int, Sampled],
-    ) -> Drawn:
-        if not rows:
-            none = torch.empty(0, dtype=torch.int64, device=logits.device)
-            return Drawn(rows, held, none, to_host(none), {})
-        low, high = torch.aminmax(logits, dim=-1)
+    def _codes(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
+        """[B] int64: tokens, or what stands in place of one."""
+        codes = argmax(logits)
         choice = logits if _all_plain(sequences) else self._adjust(logits.float(), sequences)
-        tokens = torch.argmax(choice, dim=-1)
-        codes = torch.where(torch.isfinite(low) & torch.isfinite(high), tokens, NOT_FINITE)
-        drawing = [i for i, s in enumerate(sequences) if s.request.sampling.temperature > 0]
-        if drawing:
-            index = to_device(drawing, logits.device)
-            drawn, is_too_wide = draw(choice[index].float(), [sequences[i] for i in drawing])
-            tokens[index] = drawn
-            found = torch.where(is_too_wide, TOO_WIDE, drawn)
-            codes[index] = torch.where(codes[index] == NOT_FINITE, NOT_FINITE, found)
-        return Drawn(
-            rows, held, tokens, to_host(codes), _launch_logprobs(logits, tokens, sequences)
-        )
+        if choice is not logits:
+            codes = torch.where(codes < 0, NOT_FINITE, choice.argmax(dim=-1))
+        random = [i for i, s in enumerate(sequences) if s.request.sampling.temperature > 0]
+        if random:
+            index = to_device(random, logits.device)
+            drawn = draw(choice[index].float(), [sequences[i] for i in random])
+            codes[index] = torch.where(codes[index] < 0, NOT_FINITE, drawn)
+        return codes
 
     def _adjust(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
         """Penalties, biases, then what grammars and min_tokens forbid."""
@@ -188,9 +181,9 @@ def _penalise(row: torch.Tensor, sequence: Sequence) -> None:
         row[ids] -= params.presence_penalty + params.frequency_penalty * counts
 
 
-def draw(logits: torch.Tensor, sequences: Rows[Sequence]) -> tuple[torch.Tensor, torch.Tensor]:
+def draw(logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
     """Inverse transform sampling with one uniform number of each sequence's own generator: tokens
-    [B], and whether one may not be right as its nucleus is wider than the candidates.
+    [B], TOO_WIDE where one may not be right.
 
     How a row is drawn depends on its own parameters and probabilities only, so that its seed gives
     the same tokens in any company.
@@ -202,7 +195,6 @@ def draw(logits: torch.Tensor, sequences: Rows[Sequence]) -> tuple[torch.Tensor,
     numbers = [s.generator.random() for s in sequences]
     uniform = to_device(numbers, device, torch.float32)[:, None]
     tokens = torch.empty(len(params), dtype=torch.int64, device=device)
-    is_too_wide = torch.zeros(len(params), dtype=torch.bool, device=device)
     plain = [i for i, p in enumerate(params) if not _is_filtered(p)]
     wide = [i for i, s in enumerate(sequences) if s.draws_wide and _is_filtered(params[i])]
     narrow = sorted(set(range(len(params))) - set(plain) - set(wide))
@@ -217,9 +209,10 @@ def draw(logits: torch.Tensor, sequences: Rows[Sequence]) -> tuple[torch.Tensor,
         rows = to_device(narrow, device)
         ordered, ids = probs[rows].topk(min(NUM_CANDIDATES, probs.shape[1]), dim=-1)
         wanted = [params[i] for i in narrow]
-        tokens[rows] = _pick(ordered, ids, uniform[rows], wanted)
-        is_too_wide[rows] = ~_holds_all(ordered, wanted, probs.shape[1])
-    return tokens, is_too_wide
+        picked = _pick(ordered, ids, uniform[rows], wanted)
+        holds_all = _holds_all(ordered, wanted, probs.shape[1])
+        tokens[rows] = torch.where(holds_all, picked, TOO_WIDE)
+    return tokens
 
 
 def _is_filtered(params: SamplingParams) -> bool:

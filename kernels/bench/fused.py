@@ -17,9 +17,12 @@ from kernels.norm import add_rms_norm, rms_norm
 from kernels.norm import reference as norm_reference
 from kernels.rope import rope_kv_write
 from kernels.rope.reference import rotate
+from kernels.sampling import argmax
+from kernels.sampling import reference as sampling_reference
 
 TOKENS = (1, 16, 64, 256, 2048, 8192)
 HIDDEN, INNER, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 4096, 14336, 32, 8, 128
+VOCAB = 128256
 EPS = 1e-5
 BLOCK_SIZE = 16
 CACHE_BYTES = 3 * 60 * 10**6
@@ -126,7 +129,15 @@ def _rope(num_tokens: int) -> Work:
     )
 
 
+def _argmax(num_rows: int) -> Work:
+    logits = _random(num_rows, VOCAB)
+    return Work(
+        lambda: argmax(logits), lambda: sampling_reference.argmax(logits), 2 * num_rows * VOCAB
+    )
+
+
 OPS: dict[str, Callable[[int], Work]] = {
+    "argmax": _argmax,
     "rms_norm": _norm,
     "add_rms_norm": _add_norm,
     "rope_kv_write": _rope,

@@ -29,6 +29,7 @@ from kernels.linear.table import linear_blocks
 from kernels.lora import ActivePages, LoraBatch, LoraWeights, add_lora, shrink
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.rope import rope_kv_write
+from kernels.sampling import argmax
 from tests.kernels.compiling import instead_of_running
 
 NUM_PAGES, NUM_SLOTS = 512, 256
@@ -93,6 +94,7 @@ def _small_ops(num_tokens: int) -> Iterator[Any]:
     yield lambda: rms_norm(x, weight, 1e-5)
     yield lambda: add_rms_norm(x, x.clone(), weight, 1e-5)
     yield lambda: silu_mul(_bf16(num_tokens, 28672))
+    yield lambda: argmax(_bf16(num_tokens, 128256))
     yield lambda: rope_kv_write(_bf16(num_tokens, 6144), *rope)
     for group in GROUPS:
         hidden, width = group.hidden, sum(group.slice_sizes)

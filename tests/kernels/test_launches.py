@@ -10,6 +10,8 @@ from tests.kernels.compiling import bare_arrivals
 # Bytes of shared memory that a program may have on compute capability 9.0.
 MAX_SHARED = 227 * 1024
 KERNELS = {
+    "argmax_parts_kernel",
+    "argmax_rows_kernel",
     "decode_kernel",
     "expand_add_norm_kernel",
     "expand_rope_kv_write_kernel",
