@@ -125,9 +125,15 @@ class AdapterStore:
         spans = self._host.spans(adapter.host_pages)
         return PackedAdapter(adapter.digest, adapter.rank, spans, contents.scales, contents.groups)
 
+    def mark_launched(self) -> None:
+        """Before the forward of a plan with copies is launched, which those need not wait for; the
+        loop's thread, where the current stream is the one of forwards.
+        """
+        self._copies.mark()
+
     def start_copies(self, adapters: Sequence[Adapter], packed: Sequence[PackedAdapter]) -> None:
         """Starts their copies to the pages that the pool gave; the loop's thread, without the lock,
-        where the current stream is the one that forwards are launched on.
+        after mark_launched().
         """
         for adapter, weights in zip(adapters, packed, strict=True):
             self._copies.start(adapter, weights)

@@ -253,9 +253,17 @@ class Engine:
     def _launch(
         self, plan: Plan, packed: list[PackedAdapter], deliveries: list[Delivery]
     ) -> Forward | None:
+        is_ahead = self._adapters.pool.copies_ahead
         try:
-            self._adapters.start_copies(plan.copies, packed)
-            return self._runner.launch(plan) if plan.work else None
+            if plan.copies:
+                self._adapters.mark_launched()
+            if not is_ahead:
+                self._adapters.start_copies(plan.copies, packed)
+            forward = self._runner.launch(plan) if plan.work else None
+            if is_ahead:
+                # None is for this forward: the device has work while they are queued.
+                self._adapters.start_copies(plan.copies, packed)
+            return forward
         except Exception:
             logger.exception("a step failed")
             with self._lock:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from inference.errors import EngineError, ErrorCode
 from inference.page_set import runs_of
 
 # torch rounds pinned memory up to a power of two.
@@ -54,7 +55,11 @@ class HostPages:
         if piece is None:
             num_pages = min(self._pages_per_piece, self.num_pages - number * self._pages_per_piece)
             shape = (num_pages, self._page_elements)
-            piece = torch.empty(shape, dtype=self._dtype, pin_memory=self._pin_memory)
+            try:
+                piece = torch.empty(shape, dtype=self._dtype, pin_memory=self._pin_memory)
+            except RuntimeError as error:
+                message = f"host_adapter_bytes: no memory for {num_pages * self.page_bytes} of them"
+                raise EngineError(ErrorCode.INVALID_REQUEST, f"{message}: {error}") from error
             self._pieces[number] = piece
         return piece
 

@@ -135,6 +135,7 @@ class _Bench:
                 self._lock.wait(POLL_S)
             assert pool.place(digest, only_unclaimed=False), "the other adapter makes room"
             packed = self._store.packed(adapter)
+        self._store.mark_launched()
         self._store.start_copies([adapter], [packed])
         with self._lock:
             while self._store.is_copying:

@@ -54,6 +54,7 @@ def test_a_copy_waits_for_steps_and_no_step_for_it(wide: tuple[Path, dict[str, P
         for span in spans:
             span.fill_(value)
         adapter = Adapter(f"v{value}", "", 16, 2, 1, slot=slot, pages=(3, 1))
+        copies.mark()
         copies.start(adapter, PackedAdapter(adapter.digest, 16, spans, scales, groups))
 
     copy(1.0, (0, 5), 0)
