@@ -90,7 +90,10 @@ class DecodeGraphs:
     def _capture(self, bucket: int, has_lora: bool, memory: Any) -> Captured:
         # Twice before: kernels are compiled, and what is kept by shape is made.
         for _ in range(2):
-            self._decode(bucket, has_lora)
+            _, step = self._decode(bucket, has_lora)
+        if step is not None:
+            # What its clock launches.
+            step.run_first_layer()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=memory):

@@ -35,6 +35,7 @@ from inference.sequence import Sequence
 from inference.snapshot import engine_stats
 from inference.startup import start
 from inference.stats import Counters, EngineStats
+from inference.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,8 @@ class Engine:
         self._runner = ModelRunner(
             parts.model, parts.kv, parts.lora, sampler, parts.graphs, parts.last_tokens
         )
+        if parts.device.type == "cuda":
+            warm_up(self._runner, parts.max_batch_tokens, parts.max_model_len)
         self._overlaps = parts.device.type == "cuda" if config.overlap is None else config.overlap
         self._flight: Flight | None = None
         self._grammars = Grammars(

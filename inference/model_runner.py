@@ -92,7 +92,7 @@ class ModelRunner:
         self.kv = kv
         self.lora = lora
         self.last_tokens = last_tokens
-        self._sampler = sampler
+        self.sampler = sampler
         self._graphs = graphs
         self._block_size = kv.shape[3]
         self._ended_s = 0.0
@@ -117,7 +117,7 @@ class ModelRunner:
         logits = forward.logits
         if len(rows) < len(sampling):
             logits = logits[self._ints(rows)]
-        drawn = self._sampler.launch(logits, [sampling[row].sequence for row in rows])
+        drawn = self.sampler.launch(logits, [sampling[row].sequence for row in rows])
         num_drawn = drawn.tokens.shape[0]
         self.last_tokens[:num_drawn].copy_(drawn.tokens)
         works = tuple(work for work in forward.plan.work if work.is_live)
@@ -151,10 +151,11 @@ class ModelRunner:
         return logits[self._ints(rows)], lora
 
     def _forward(self, work: Rows[Work]) -> tuple[torch.Tensor, LoraStep | None]:
-        batch = self._batch(work)
+        batch = self.batch(work)
         return self.model.forward(batch, self.kv), batch.lora
 
-    def _batch(self, work: Rows[Work]) -> ForwardBatch:
+    def batch(self, work: Rows[Work]) -> ForwardBatch:
+        """The tensors of a step that is launched op by op."""
         token_ids: list[int] = []
         positions: list[int] = []
         places: list[int] = []

@@ -58,12 +58,12 @@ def test_alone_or_together_in_half_precision(
 
 
 def test_adapters_that_come_and_go_under_load(wide: tuple[Path, dict[str, Path]]) -> None:
-    """Two at a time on the device, five in demand: each answer is its solo answer."""
+    """Eight of the twenty pages that are in demand: each answer is its solo answer."""
     base, paths = wide
     names = [None, *paths]
     solo = on_cuda(base, paths, "abcde", max_lora_rank=64)
     want = {name: solo.ask(PROMPT, greedy(24), name) for name in names}
-    user = on_cuda(base, paths, "abcde", max_lora_rank=64, max_loras_per_batch=2)
+    user = on_cuda(base, paths, "abcde", max_lora_rank=64, max_loras_per_batch=1)
     rng = random.Random(1)
     asked = {}
     for _ in range(60):
@@ -74,3 +74,23 @@ def test_adapters_that_come_and_go_under_load(wide: tuple[Path, dict[str, Path]]
     assert all(user.tokens(request_id) == want[name] for request_id, name in asked.items())
     assert user.engine.stats().num_adapter_evictions > 10
     assert len({tuple(tokens) for tokens in want.values()}) == len(names)
+
+
+def test_nothing_is_compiled_after_the_start(wide: tuple[Path, dict[str, Path]]) -> None:
+    """A kernel takes seconds to compile, in which all streams would stand still."""
+    from triton import knobs
+
+    base, paths = wide
+    user = on_cuda(base, paths, "abcde", max_lora_rank=64, dtype="bfloat16", max_batch_tokens=600)
+    compiled: list[str] = []
+    with knobs.runtime.scope():
+        knobs.runtime.jit_post_compile_hook = lambda **call: compiled.append(call["repr"])
+        chance = random.Random(2)
+        for _ in range(40):
+            prompt = [chance.randrange(256) for _ in range(chance.randrange(1, 200))]
+            params = greedy(chance.randrange(1, 40), num_logprobs=chance.choice([None, 2]))
+            user.submit(prompt, params, chance.choice([None, *paths]))
+            user.step(chance.randrange(6))
+        user.drain()
+    assert not compiled
+    assert user.engine.stats().steps_by_path["graph"] > 50
