@@ -29,9 +29,10 @@ class Adapter:
 
     on_host: host_pages hold its bytes. num_host_uses: who reads them now.
     is_expected: load() has it in hand, perhaps without a name yet. is_compiled: its bytes come
-    again from a file of pages. is_fresh: placed for a request, and not leased since.
-    last_step: in which its last lease was given back. is_quiet: no step that still runs can read
-    the pages that it was given.
+    again from a file of pages. awaits_copy: its device pages do not hold it yet; is_copying: and so
+    it cannot be leased, as a copy ahead of its need is under way. is_fresh: placed for a request,
+    and not leased since. last_step: in which its last lease was given back. is_quiet: no step that
+    still runs can read the pages that it was given.
     """
 
     digest: str
@@ -47,6 +48,7 @@ class Adapter:
     is_expected: bool = False
     is_compiled: bool = False
     is_reading: bool = False
+    awaits_copy: bool = False
     is_copying: bool = False
     is_fresh: bool = False
     is_quiet: bool = False

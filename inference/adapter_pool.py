@@ -197,10 +197,10 @@ class AdapterPool:
         return self._drop_if_unwanted(adapter)
 
     def copy_failed(self, adapter: Adapter) -> Adapter | None:
-        """The pages hold nothing. Only without leases; nothing if it was not being copied."""
-        assert adapter.num_leases == 0, "forgetting the pages of a leased adapter"
-        if adapter.slot is None or not adapter.num_host_uses:
+        """The pages hold nothing; nothing if its copy is done. Only without leases."""
+        if not adapter.awaits_copy:
             return None
+        assert adapter.num_leases == 0, "forgetting the pages of a leased adapter"
         adapter.num_host_uses -= 1
         self._end_copy(adapter)
         self._device.evictions.count("failed", 0.0)
@@ -257,6 +257,7 @@ class AdapterPool:
     def _place(self, adapter: Adapter, only_unclaimed: bool = False) -> None:
         self._device.place(adapter, only_unclaimed)
         adapter.num_host_uses += 1
+        adapter.awaits_copy = True
         if self.copies_ahead:
             adapter.is_copying = True
             self._device.num_copying += 1
@@ -265,7 +266,7 @@ class AdapterPool:
 
     def _end_copy(self, adapter: Adapter) -> None:
         self._device.num_copying -= adapter.is_copying
-        adapter.is_copying = False
+        adapter.is_copying = adapter.awaits_copy = False
         self._device.settle(adapter)
 
     def _leave_device(self, adapter: Adapter) -> None:

@@ -202,3 +202,26 @@ def test_what_costs_more_to_bring_back_stays_longer() -> None:
     add(pool, "new")
     assert tiers(pool) == {"cheap": "disk", "dear": "host", "new": "host"}
     assert known(pool, dear).on_host
+
+
+@pytest.mark.parametrize("copies_ahead", [False, True])
+def test_a_failed_copy_frees_the_pages_and_a_done_one_stays(copies_ahead: bool) -> None:
+    pool = AdapterPool(2, 2, num_host_pages=9, copies_ahead=copies_ahead)
+    a, b = known(pool, add(pool, "a")), known(pool, add(pool, "b"))
+    for adapter in (a, b):
+        pool.pin(adapter) if adapter is a else pool.claim(adapter.digest)
+        # Its compiled file is being written meanwhile.
+        pool.use_host(adapter)
+    assert pool.place_pinned() == [a]
+    pool.copied(a)
+    pool.copy_failed(a)
+    assert (a.tier, a.num_host_uses) == ("device", 1)
+    if copies_ahead:
+        assert pool.place(b.digest, only_unclaimed=False)
+    else:
+        pool.lease(b.digest)
+        pool.release(b.digest)
+    pool.copy_failed(b)
+    assert (b.tier, b.num_host_uses) == ("host", 1)
+    assert pool.num_evictions["device", "failed"] == 1
+    pool.check_integrity({b.digest: 1}, {})

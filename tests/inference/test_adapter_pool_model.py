@@ -283,7 +283,7 @@ class AheadMachine(PoolMachine):
 
 
 SETTINGS = settings(
-    max_examples=100,
+    max_examples=60,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
