@@ -54,6 +54,7 @@ def measure_zipf(
         loads_per_s=round(found.num_loads / measure_s, 1),
         loads_per_s_resident=round(reference.num_loads / measure_s, 1),
         fits=fits,
+        on_device=tiers["device"],
         on_host=tiers["host"],
         on_disk=tiers["disk"],
         rank=RANK,
