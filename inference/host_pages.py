@@ -1,15 +1,19 @@
 """The host's adapter pages: a few large pieces of memory, handed out page by page.
 
-For a GPU they are pinned and all taken at the start: pinning takes about 0.3 s a GiB and holds up
-the device. On the CPU memory is taken a piece at a time, when a page of it is first wanted.
+For a GPU they are pinned and all taken at the start: pinning takes seconds for many GiB, and what
+launches kernels waits for it. On the CPU memory is taken a piece at a time, when a page of it is first wanted.
 """
 
+import logging
+import time
 from collections.abc import Sequence
 
 import torch
 
 from inference.errors import EngineError, ErrorCode
 from inference.page_set import runs_of
+
+logger = logging.getLogger(__name__)
 
 # torch rounds pinned memory up to a power of two.
 PINNED_PIECE_BYTES = 1 << 30
@@ -31,8 +35,11 @@ class HostPages:
         self._pages_per_piece = max(1, piece_bytes // self.page_bytes)
         self._pieces: dict[int, torch.Tensor] = {}
         if pin_memory:
+            started = time.perf_counter()
             for number in range(-(-num_pages // self._pages_per_piece)):
                 self._piece(number)
+            took_s, num_gib = time.perf_counter() - started, num_pages * self.page_bytes / 2**30
+            logger.info("pinned %.1f GiB for adapters in %.1f s", num_gib, took_s)
 
     def spans(self, pages: Sequence[int]) -> tuple[torch.Tensor, ...]:
         """The pages' memory in their order, [n, page_elements] for n that lie side by side."""

@@ -45,6 +45,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
 def test_it_works(base: Path, adapters: dict[str, Path]) -> None:
     paths = (f"a={adapters['red']}", f"b={adapters['blue']}")
     flags = "--max-loras-per-batch 4 --max-lora-rank 32 --tp 1 --port 1234 --kv-cache-bytes 512M"
+    flags += " --adapter-cache-dir compiled --adapter-cache-bytes 2G"
     model = ("serve", "--no-prefix-cache", "--model-path", str(base))
     config = parse_arguments([*model, *flags.split(), "--lora-paths", *paths])
     repeated = [flag for path in paths for flag in ("--lora-paths", path)]
@@ -56,6 +57,10 @@ def test_it_works(base: Path, adapters: dict[str, Path]) -> None:
     assert config.engine.max_lora_rank == 32
     assert config.engine.kv_cache_bytes == 512 << 20
     assert config.engine.prefix_cache is False
+    assert (config.engine.adapter_cache_dir, config.engine.adapter_cache_bytes) == (
+        "compiled",
+        2 << 30,
+    )
 
 
 def test_the_defaults_are_the_engines(base: Path) -> None:
