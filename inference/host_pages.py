@@ -1,7 +1,8 @@
 """The host's adapter pages: a few large pieces of memory, handed out page by page.
 
 For a GPU they are pinned and all taken at the start: pinning takes seconds for many GiB, and what
-launches kernels waits for it. On the CPU memory is taken a piece at a time, when a page of it is first wanted.
+launches kernels waits for it. On the CPU memory is taken a piece at a time, when a page of it is
+first wanted.
 """
 
 import logging
