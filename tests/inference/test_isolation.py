@@ -4,7 +4,7 @@ import random
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from inference.adapter import Adapter
@@ -180,7 +180,8 @@ class Traffic:
 
 
 @pytest.mark.case("C65")
-@settings(max_examples=150, deadline=None)
+# A smaller seed is no smaller case: nothing to shrink.
+@settings(max_examples=150, deadline=None, phases=[Phase.generate])
 @given(st.integers(0, 2**32))
 def test_every_read_of_every_forward_is_of_the_requests_own_making(seed: int) -> None:
     """Peers keyed KV blocks by tokens alone, or by strings glued from names: one tenant's answer

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from inference.errors import EngineError, ErrorCode
@@ -259,9 +259,8 @@ class Fire:
 
 @pytest.mark.case("C65")
 @pytest.mark.case("C71")
-@settings(
-    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+# A smaller seed is no smaller case: nothing to shrink.
+@settings(max_examples=10, deadline=None, phases=[Phase.generate])
 @given(seed=st.integers(0, 2**32))
 def test_each_request_ends_once_and_answers_as_if_alone(world: World, seed: int) -> None:
     with TemporaryDirectory() as folder:
