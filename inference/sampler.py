@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from inference.adjust import adjusted, is_plain
 from inference.errors import EngineError, ErrorCode
 from inference.request import SamplingParams, TokenLogprobs
 from inference.sequence import Sequence
@@ -84,8 +85,9 @@ class Sampler:
     def _codes(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
         """[B] int64: tokens, or what stands in place of one."""
         codes = argmax(logits)
-        choice = logits if _all_plain(sequences) else self._adjust(logits.float(), sequences)
-        if choice is not logits:
+        choice = logits
+        if not all(map(is_plain, sequences)):
+            choice = adjusted(logits, sequences, self._eos_token_ids)
             codes = torch.where(codes < 0, NOT_FINITE, choice.argmax(dim=-1))
         random = [i for i, s in enumerate(sequences) if s.request.sampling.temperature > 0]
         if random:
@@ -93,27 +95,6 @@ class Sampler:
             drawn = draw(choice[index].float(), [sequences[i] for i in random])
             codes[index] = torch.where(codes[index] < 0, NOT_FINITE, drawn)
         return codes
-
-    def _adjust(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
-        """Penalties, biases, then what grammars and min_tokens forbid."""
-        logits = logits.clone()
-        for row, sequence in zip(logits, sequences, strict=True):
-            _penalise(row, sequence)
-            _bias(row, sequence.request.sampling.logit_bias)
-        _constrain(logits, sequences)
-        for row, sequence in zip(logits, sequences, strict=True):
-            if sequence.num_output < sequence.request.sampling.min_tokens:
-                self._forbid_ends(row, sequence)
-        return logits
-
-    def _forbid_ends(self, row: torch.Tensor, sequence: Sequence) -> None:
-        stops = sequence.request.sampling.stop_token_ids
-        ends = to_device(sorted({*self._eos_token_ids, *stops}), row.device)
-        before = row[ends]
-        row[ends] = -torch.inf
-        if sequence.matcher is not None:
-            # Where a grammar allows nothing else, it is complete: it ends.
-            row[ends] = torch.where(torch.isfinite(row).any(), -torch.inf, before)
 
 
 def _held_back(sequences: Rows[Sequence]) -> dict[int, Sampled]:
@@ -128,57 +109,6 @@ def _held_back(sequences: Rows[Sequence]) -> dict[int, Sampled]:
         if not is_there or matcher.error is not None:
             held[row] = Sampled(None, error=matcher.error)
     return held
-
-
-def _constrain(logits: torch.Tensor, sequences: Rows[Sequence]) -> None:
-    """-inf where a row's grammar does not let a token come; changes logits of those rows only."""
-    masks = {row: s.matcher.mask for row, s in enumerate(sequences) if s.matcher is not None}
-    if not masks:
-        return
-    words = to_device(torch.stack(list(masks.values())), logits.device, torch.int32)
-    allowed = allowed_tokens(words, logits.shape[1])
-    rows = to_device(list(masks), logits.device)
-    logits[rows] = logits[rows].masked_fill(~allowed, -torch.inf)
-
-
-def allowed_tokens(words: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Bits [N, ceil(V / 32)] int32, lowest first → [N, V] bool."""
-    bits = words[:, :, None] >> torch.arange(32, dtype=torch.int32, device=words.device)
-    return (bits & 1).bool().flatten(1)[:, :vocab_size]
-
-
-def _all_plain(sequences: Rows[Sequence]) -> bool:
-    return all(s.matcher is None and _is_plain(s.request.sampling, s.num_output) for s in sequences)
-
-
-def _is_plain(params: SamplingParams, num_output: int) -> bool:
-    return (
-        not params.logit_bias
-        and params.repetition_penalty == 1.0
-        and params.presence_penalty == params.frequency_penalty == 0.0
-        and num_output >= params.min_tokens
-    )
-
-
-def _bias(row: torch.Tensor, logit_bias: tuple[tuple[int, float], ...]) -> None:
-    if logit_bias:
-        ids, values = zip(*logit_bias, strict=True)
-        bias = to_device(values, row.device, torch.float32)
-        row.index_put_((to_device(ids, row.device),), bias, accumulate=True)
-
-
-def _penalise(row: torch.Tensor, sequence: Sequence) -> None:
-    """Repetition: prompt and output (CTRL); presence and frequency: output only (OpenAI)."""
-    params = sequence.request.sampling
-    if params.repetition_penalty != 1.0:
-        seen = to_device(sorted(set(sequence.tokens)), row.device)
-        values = row[seen]
-        scaled = torch.where(values > 0, 1 / params.repetition_penalty, params.repetition_penalty)
-        row[seen] = values * scaled
-    if sequence.output_counts and (params.presence_penalty or params.frequency_penalty):
-        ids = to_device(list(sequence.output_counts.keys()), row.device)
-        counts = to_device(list(sequence.output_counts.values()), row.device)
-        row[ids] -= params.presence_penalty + params.frequency_penalty * counts
 
 
 def draw(logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:

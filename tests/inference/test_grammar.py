@@ -10,9 +10,9 @@ import jsonschema
 import pytest
 import torch
 
+from inference.adjust import allowed_tokens
 from inference.errors import EngineError, ErrorCode
 from inference.request import Constraint, Failed, Finished, SamplingParams
-from inference.sampler import allowed_tokens
 from tests.inference.constraining import Patient, error_of, held_to, make_patient, schema, text_of
 from tests.inference.driving import PROMPT, Client, make_engine
 from tests.tiny import EOS_TOKEN_ID, VOCAB_SIZE, make_base

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from inference.adjust import adjusted
 from inference.request import GenerateRequest, SamplingParams
 from inference.sampler import Sampled, Sampler
 from inference.sequence import Sequence
@@ -162,3 +163,41 @@ def test_non_finite_logits_are_told_apart_by_row(bad: float) -> None:
     rows = [sequence(temperature=0.0), sequence(top_p=0.9), sequence()]
     found = sample(logits, rows)
     assert [s.token_id is None for s in found] == [False, True, False]
+
+
+def test_rows_that_are_adjusted_together_are_adjusted_as_alone() -> None:
+    torch.manual_seed(1)
+    logits = torch.randn(6, VOCAB).round(decimals=1)
+    options: list[dict[str, Any]] = [
+        {"repetition_penalty": 1.5},
+        {"presence_penalty": 1.0, "frequency_penalty": 0.5, "logit_bias": ((3, 2.0), (8, -4.0))},
+        {},
+        {"min_tokens": 9, "stop_token_ids": (11, 12)},
+        {"logit_bias": ((8, 3.5),), "min_tokens": 9, "repetition_penalty": 0.7},
+        {"frequency_penalty": -2.0},
+    ]
+    likely = logits.topk(4).indices.tolist()
+    rows = []
+    for some, ids in zip(options, likely, strict=True):
+        rows.append(sequence(temperature=0.0, prompt=tuple(ids[:2]), **some))
+        for token_id in (ids[0], ids[2], ids[2], 8):
+            add(rows[-1], token_id)
+    together = adjusted(logits, rows, (EOS,))
+    for row, one in enumerate(rows):
+        assert torch.equal(together[row], adjusted(logits[row : row + 1], [one], (EOS,))[0])
+        assert torch.equal(together[row], by_the_book(logits[row], one))
+
+
+def by_the_book(logits: torch.Tensor, one: Sequence) -> torch.Tensor:
+    """One token after another, in OpenAI's and CTRL's words."""
+    params, found = one.request.sampling, logits.clone()
+    for token_id in set(one.tokens):
+        value, penalty = found[token_id], params.repetition_penalty
+        found[token_id] = value / penalty if value > 0 else value * penalty
+    for token_id, count in one.output_counts.items():
+        found[token_id] += -params.presence_penalty - params.frequency_penalty * count
+    for token_id, bias in params.logit_bias:
+        found[token_id] += bias
+    if one.num_output < params.min_tokens:
+        found[[EOS, *params.stop_token_ids]] = -torch.inf
+    return found
