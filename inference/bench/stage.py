@@ -7,7 +7,7 @@ has places for 256 adapters, "few" for 8; the times they take to start are lines
 import gc
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,14 +67,15 @@ class Stage:
     def traffic(self, name: str) -> Traffic:
         return Traffic(self.engine(name), self.prompt_tokens, self.output_tokens)
 
-    def paths(self, rank: int, count: int) -> list[Path]:
-        """Adapter folders, written once."""
-        return write_dummy_adapters(self.scratch / f"adapters-r{rank}", self.spec, rank, count)
+    def paths(self, rank: int, count: int, targets: Sequence[str] = ()) -> list[Path]:
+        """Adapter folders, written once. targets: names of projections, none for all."""
+        folder = self.scratch / "-".join(["adapters", f"r{rank}", *targets])
+        return write_dummy_adapters(folder, self.spec, rank, count, targets)
 
-    def adapters(self, name: str, rank: int, count: int) -> list[str]:
+    def adapters(self, name: str, rank: int, count: int, targets: Sequence[str] = ()) -> list[str]:
         """Names of count adapters of this rank in the engine of that name, loaded if need be."""
         engine = self.engine(name)
-        paths = {f"r{rank}-{path.name}": path for path in self.paths(rank, count)}
+        paths = {f"r{rank}-{path.name}": path for path in self.paths(rank, count, targets)}
         known = {info.name for info in engine.state().adapters}
         wanted = [one for one in paths if one not in known]
         started = time.perf_counter()

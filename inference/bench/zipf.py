@@ -2,7 +2,9 @@
 
 Both loops take the same draws; where all are to be resident, a draw of an adapter that does not fit
 goes to one of the less popular half of those that do, so a batch has about as many distinct ones.
-Adapters of rank 8, one page each: files, host and device hold as many as of rank 16 half of them.
+Adapters of rank 8 on the query and value projections, PEFT's default: one page of 42 MB each on the
+host and the device, so a thousand are 42 GB; files small enough that a thousand first loads take
+seconds, and one from disk about what a compiled file of all projections takes.
 """
 
 import random
@@ -15,6 +17,7 @@ from inference.bench.traffic import Traffic, Window, closed_loop
 from inference.lora import num_pages_for
 
 RANK = 8
+TARGETS = ("q_proj", "v_proj")
 NUM_REGISTERED = 1000
 EXPONENT = 1.0
 # Before a window that counts, of its length.
@@ -30,7 +33,7 @@ def measure_zipf(
     fits = stage.places["many"] * num_pages_for(stage.rank) // num_pages_for(RANK)
     others = [info.name for info in stage.engine("many").state().adapters]
     stage.unload("many", [name for name in others if not name.startswith(f"r{RANK}-")])
-    names = stage.adapters("many", RANK, num_registered)
+    names = stage.adapters("many", RANK, num_registered, TARGETS)
     yield from stage.take_setup()
     if stage.left_s < 3 * measure_s:
         return
@@ -58,6 +61,7 @@ def measure_zipf(
         on_host=tiers["host"],
         on_disk=tiers["disk"],
         rank=RANK,
+        projections=list(TARGETS),
         distinct=_num_distinct(draws, stage.max_requests),
         distinct_resident=_num_distinct(nearby, stage.max_requests),
         prompt_tokens=stage.prompt_tokens,
