@@ -3,8 +3,8 @@
 Both loops take the same draws; where all are to be resident, a draw of an adapter that does not fit
 goes to one of the less popular half of those that do, so a batch has about as many distinct ones.
 Adapters of rank 8 on the query and value projections, PEFT's default: one page of 42 MB each on the
-host and the device, so a thousand are 42 GB; files small enough that a thousand first loads take
-seconds, and one from disk about what a compiled file of all projections takes.
+host and the device, so a thousand are 42 GB. First loads of a thousand are then tens of seconds,
+and one from disk takes about what a compiled file of all projections does.
 """
 
 import random
