@@ -8,18 +8,25 @@ from inference.lora import LoraStep
 
 
 @dataclass(frozen=True)
-class ForwardBatch:
-    """Decodes first, then prefill chunks, tokens of a sequence side by side.
-
-    prefills: (tokens of the chunk, positions with the chunk) of each sequence that is not a decode.
-    """
+class TokenBatch:
+    """What all of a layer but its attention reads."""
 
     # [T] int64
     token_ids: torch.Tensor
     # [T] int64
     positions: torch.Tensor
-    # [T] int64: block · BS + offset, where the token's key and value go
+    # [T] int64: block · BS + offset, where the token's key and value go; -1: nowhere
     places: torch.Tensor
+    lora: LoraStep | None
+
+
+@dataclass(frozen=True)
+class SequenceBatch:
+    """What attention reads. Decodes first, then prefill chunks, tokens of one side by side.
+
+    prefills: (tokens of the chunk, positions with the chunk) of each sequence that is not a decode.
+    """
+
     # [B, max_blocks] int32, padded with the null block
     block_tables: torch.Tensor
     # [B + 1] int32
@@ -29,6 +36,11 @@ class ForwardBatch:
     num_decodes: int
     max_decode_context: int
     prefills: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class ForwardBatch:
+    tokens: TokenBatch
+    sequences: SequenceBatch
     # [samples] int64: the tokens whose logits are wanted; None: every token's
     logits_rows: torch.Tensor | None
-    lora: LoraStep | None

@@ -5,7 +5,7 @@ from collections.abc import Sequence as Rows
 import numpy as np
 import torch
 
-from inference.batch import ForwardBatch
+from inference.batch import ForwardBatch, SequenceBatch, TokenBatch
 from inference.lora import LoraStep
 from inference.plan import Work
 from inference.transfer import to_device
@@ -61,19 +61,10 @@ class DecodeInputs:
         tables, positions = self._tables[:bucket], (lengths.long() - 1).clamp_(min=0)
         blocks = tables.gather(1, (positions // self._block_size)[:, None])[:, 0].long()
         places = blocks * self._block_size + positions % self._block_size
-        return ForwardBatch(
-            token_ids=token_ids,
-            positions=positions,
-            places=torch.where(lengths > 0, places, -1),
-            block_tables=tables,
-            query_start=self._starts[: bucket + 1],
-            context_lens=lengths,
-            num_decodes=bucket,
-            max_decode_context=self._max_model_len,
-            prefills=(),
-            logits_rows=None,
-            lora=lora,
-        )
+        tokens = TokenBatch(token_ids, positions, torch.where(lengths > 0, places, -1), lora)
+        starts, longest = self._starts[: bucket + 1], self._max_model_len
+        sequences = SequenceBatch(tables, starts, lengths, bucket, longest, ())
+        return ForwardBatch(tokens, sequences, None)
 
     def _fill_tables(self, work: Rows[Work]) -> None:
         """Sends what changed: a row's new blocks, or all of a row that another sequence has now."""

@@ -9,15 +9,17 @@ import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
-from inference.batch import ForwardBatch
+from inference.batch import ForwardBatch, SequenceBatch, TokenBatch
 from inference.decode_graphs import DecodeGraphs
 from inference.lora import LoraPool, LoraStep
 from inference.models.llama import LlamaModel
 from inference.plan import Plan, Work
 from inference.sampler import Drawn, Sampled, Sampler
+from inference.token_rows import token_rows
 from inference.transfer import Arrival, to_device, to_host
 
 GRAPH = "graph"
@@ -152,55 +154,37 @@ class ModelRunner:
 
     def _forward(self, work: Rows[Work]) -> tuple[torch.Tensor, LoraStep | None]:
         batch = self.batch(work)
-        return self.model.forward(batch, self.kv), batch.lora
+        return self.model.forward(batch, self.kv), batch.tokens.lora
 
     def batch(self, work: Rows[Work]) -> ForwardBatch:
         """The tensors of a step that is launched op by op."""
-        token_ids: list[int] = []
-        positions: list[int] = []
-        places: list[int] = []
-        slots: list[int] = []
-        starts = [0]
-        rows: list[int] = []
-        for item in work:
-            sequence, end = item.sequence, item.end
-            token_ids += sequence.tokens[item.start : end]
-            positions += range(item.start, end)
-            places += self._places(sequence.blocks, item.start, end)
-            slots += sequence.slots(item.start, end)
-            starts.append(len(token_ids))
-            if item.samples:
-                rows.append(len(token_ids) - 1)
+        rows = token_rows(work, self._block_size)
+        sources = self._ints(rows.sources)
+        token_ids = self._ints(rows.token_ids)
+        if max(rows.sources) >= 0:
+            drawn = self.last_tokens[sources.clamp(min=0)]
+            token_ids = torch.where(sources >= 0, drawn, token_ids)
+        lora = self.lora.step(self._ints(rows.slots, torch.int32), set(rows.slots) - {-1})
+        places = self._ints(rows.places)
+        tokens = TokenBatch(token_ids, self._ints(rows.positions), places, lora)
+        return ForwardBatch(tokens, self._sequences(work), self._logits_rows(work))
+
+    def _sequences(self, work: Rows[Work]) -> SequenceBatch:
         ends = [item.end for item in work]
         num_decodes = sum(item.num_tokens == 1 for item in work)
-        return ForwardBatch(
-            token_ids=self._known(self._ints(token_ids), work),
-            positions=self._ints(positions),
-            places=self._ints(places),
+        return SequenceBatch(
             block_tables=self._block_tables(work),
-            query_start=self._ints(starts, torch.int32),
+            query_start=self._ints([0, *accumulate(i.num_tokens for i in work)], torch.int32),
             context_lens=self._ints(ends, torch.int32),
             num_decodes=num_decodes,
             max_decode_context=max(ends[:num_decodes], default=0),
-            prefills=tuple((i.num_tokens, i.end) for i in work[num_decodes:]),
-            logits_rows=self._ints(rows),
-            lora=self.lora.step(self._ints(slots, torch.int32), {s for s in slots if s >= 0}),
+            prefills=tuple((item.num_tokens, item.end) for item in work[num_decodes:]),
         )
 
-    def _known(self, token_ids: torch.Tensor, work: Rows[Work]) -> torch.Tensor:
-        """With the tokens that only the device knows: each is all of its work."""
-        places = [-1 if w.sequence.unknown_at is None else w.sequence.unknown_at for w in work]
-        if max(places) < 0:
-            return token_ids
-        spread = [
-            place for item, place in zip(work, places, strict=True) for _ in range(item.num_tokens)
-        ]
-        sources = self._ints(spread)
-        return torch.where(sources >= 0, self.last_tokens[sources.clamp(min=0)], token_ids)
-
-    def _places(self, blocks: list[int], start: int, end: int) -> list[int]:
-        size = self._block_size
-        return [blocks[p // size] * size + p % size for p in range(start, end)]
+    def _logits_rows(self, work: Rows[Work]) -> torch.Tensor:
+        """The last token of each work that samples."""
+        ends = accumulate(item.num_tokens for item in work)
+        return self._ints([end - 1 for item, end in zip(work, ends, strict=True) if item.samples])
 
     def _block_tables(self, work: Rows[Work]) -> torch.Tensor:
         longest = max(len(item.sequence.blocks) for item in work)

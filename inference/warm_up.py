@@ -66,10 +66,10 @@ def _steps(max_batch_tokens: int, max_model_len: int) -> Iterator[list[tuple[int
 def _run(runner: ModelRunner, work: list[Work]) -> torch.Tensor:
     """The step without adapters, then as one with some that no token uses; the clock's ops."""
     batch = runner.batch(work)
-    slots = torch.full_like(batch.token_ids, -1, dtype=torch.int32)
-    lora = runner.lora.step_of_any(slots)
+    lora = runner.lora.step_of_any(torch.full_like(batch.tokens.places, -1, dtype=torch.int32))
     runner.model.forward(batch, runner.kv)
-    logits = runner.model.forward(replace(batch, lora=lora), runner.kv)
+    tokens = replace(batch.tokens, lora=lora)
+    logits = runner.model.forward(replace(batch, tokens=tokens), runner.kv)
     lora.run_first_layer()
     return logits
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from inference.batch import ForwardBatch
+from inference.batch import ForwardBatch, SequenceBatch, TokenBatch
 from inference.lora import GROUP_NAMES
 from inference.model_spec import ModelSpec
 from inference.models.linear import Linear
@@ -22,6 +22,8 @@ from kernels.norm import rms_norm
 from kernels.shares import sum_shares
 
 QKV, OUT, GATE_UP, DOWN = range(len(GROUP_NAMES))
+# Cosines and sines [T, D / 2] of a step's positions.
+Angles = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -59,36 +61,57 @@ class LlamaModel:
 
     def forward(self, batch: ForwardBatch, kv: torch.Tensor) -> torch.Tensor:
         """Logits [samples, V] of batch.logits_rows. kv [L, 2, NB, BS, HKV, D], updated."""
-        eps = self.spec.rms_norm_eps
-        angles = (self._cos[batch.positions], self._sin[batch.positions])
-        residual = F.embedding(batch.token_ids, self.weights.embed)
-        norms = [layer.input_norm for layer in self.weights.layers[1:]] + [self.weights.norm]
-        x = rms_norm(residual, self.weights.layers[0].input_norm, eps)
-        for number, (layer, next_norm) in enumerate(zip(self.weights.layers, norms, strict=True)):
-            out = self._attention(number, layer, x, batch, kv[number], angles)
-            x = add_rms_norm(out, residual, layer.post_norm, eps)
-            out = self._feed_forward(number, layer, x, batch)
-            x = add_rms_norm(out, residual, next_norm, eps)
-        if batch.logits_rows is not None:
-            x = x[batch.logits_rows]
-        return sum_shares(self.weights.lm_head(x), x.dtype)
+        residual, angles = self.embed(batch.tokens)
+        x = self.queries(0, None, residual, angles, batch.tokens, kv)
+        for number in range(self.spec.num_layers):
+            out = self.attend(number, x, batch.sequences, kv)
+            x = self.queries(number + 1, out, residual, angles, batch.tokens, kv)
+        return self.logits(x, batch.logits_rows)
 
-    def _attention(
+    def embed(self, batch: TokenBatch) -> tuple[torch.Tensor, Angles]:
+        """The residual stream [T, H] at its start; cosines and sines of the positions."""
+        angles = (self._cos[batch.positions], self._sin[batch.positions])
+        return F.embedding(batch.token_ids, self.weights.embed), angles
+
+    def queries(
         self,
         number: int,
-        layer: LayerWeights,
-        x: torch.Tensor,
-        batch: ForwardBatch,
+        out: torch.Tensor | None,
+        residual: torch.Tensor,
+        angles: Angles,
+        batch: TokenBatch,
         kv: torch.Tensor,
-        angles: tuple[torch.Tensor, torch.Tensor],
-    ) -> Projected:
+    ) -> torch.Tensor:
+        """From a layer's attention, out [T, HQ · D], to the queries [T, HQ, D] of layer number,
+        whose keys and values are written; behind the last layer, to the normed stream [T, H].
+
+        residual is updated. out None: of layer 0.
+        """
+        eps, layers = self.spec.rms_norm_eps, self.weights.layers
+        is_last = number == len(layers)
+        norm = self.weights.norm if is_last else layers[number].input_norm
+        if out is None:
+            x = rms_norm(residual, norm, eps)
+        else:
+            former = layers[number - 1]
+            attended = project(number - 1, OUT, former.o, out, batch.lora)
+            x = add_rms_norm(attended, residual, former.post_norm, eps)
+            x = add_rms_norm(self._feed_forward(number - 1, former, x, batch), residual, norm, eps)
+        if is_last:
+            return x
+        layer = layers[number]
         qkv = project(number, QKV, layer.qkv, x, batch.lora)
         norms = (layer.q_norm, layer.k_norm)
-        q = rope_kv_write(qkv, angles, kv, batch.places, norms, self.spec.rms_norm_eps)
-        out = attention(
+        return rope_kv_write(qkv, angles, kv[number], batch.places, norms, eps)
+
+    def attend(
+        self, number: int, q: torch.Tensor, batch: SequenceBatch, kv: torch.Tensor
+    ) -> torch.Tensor:
+        """q [T, HQ, D] over the layer's cache → [T, HQ · D]."""
+        return attention(
             q,
-            kv[0],
-            kv[1],
+            kv[number, 0],
+            kv[number, 1],
             batch.block_tables,
             batch.query_start,
             batch.context_lens,
@@ -96,11 +119,15 @@ class LlamaModel:
             num_decodes=batch.num_decodes,
             max_decode_context=batch.max_decode_context,
             prefills=batch.prefills,
-        )
-        return project(number, OUT, layer.o, out.flatten(1), batch.lora)
+        ).flatten(1)
+
+    def logits(self, x: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
+        """[samples, V] of these rows of the normed stream, None for all."""
+        x = x if rows is None else x[rows]
+        return sum_shares(self.weights.lm_head(x), x.dtype)
 
     def _feed_forward(
-        self, number: int, layer: LayerWeights, x: torch.Tensor, batch: ForwardBatch
+        self, number: int, layer: LayerWeights, x: torch.Tensor, batch: TokenBatch
     ) -> Projected:
         inner = silu_mul(project(number, GATE_UP, layer.gate_up, x, batch.lora), x.dtype)
         return project(number, DOWN, layer.down, inner, batch.lora)

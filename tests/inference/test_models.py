@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from inference import EngineConfig
-from inference.batch import ForwardBatch
+from inference.batch import ForwardBatch, SequenceBatch, TokenBatch
 from inference.model_spec import ModelError, ModelSpec
 from inference.startup import Parts, start
 from tests.inference.oracle import Oracle
@@ -52,19 +52,18 @@ def all_logits(parts: Parts, token_ids: list[int], chunk: int) -> torch.Tensor:
         places = [
             blocks[p // block_size] * block_size + p % block_size for p in range(start_at, end)
         ]
-        batch = ForwardBatch(
-            token_ids=torch.tensor(token_ids[start_at:end]),
-            positions=positions,
-            places=torch.tensor(places),
+        tokens = TokenBatch(
+            torch.tensor(token_ids[start_at:end]), positions, torch.tensor(places), lora=None
+        )
+        sequences = SequenceBatch(
             block_tables=torch.tensor([blocks], dtype=torch.int32),
             query_start=torch.tensor([0, end - start_at], dtype=torch.int32),
             context_lens=torch.tensor([end], dtype=torch.int32),
             num_decodes=0,
             max_decode_context=0,
             prefills=((end - start_at, end),),
-            logits_rows=torch.arange(end - start_at),
-            lora=None,
         )
+        batch = ForwardBatch(tokens, sequences, torch.arange(end - start_at))
         with torch.inference_mode():
             found.append(parts.model.forward(batch, parts.kv))
     return torch.cat(found)

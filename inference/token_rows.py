@@ -1,0 +1,36 @@
+"""A step's tokens as columns of numbers, on the host."""
+
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass, field
+
+from inference.plan import Work
+
+
+@dataclass
+class TokenRows:
+    """By token. places: in the KV cache, block · BS + offset; slots: the adapter's, -1 for none;
+    sources: of a token that only the device knows, its place among the last ones, else -1.
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    sources: list[int] = field(default_factory=list)
+
+
+def token_rows(work: Rows[Work], block_size: int) -> TokenRows:
+    rows = TokenRows()
+    for item in work:
+        sequence, start, end = item.sequence, item.start, item.end
+        rows.token_ids += sequence.tokens[start:end]
+        rows.positions += range(start, end)
+        blocks = sequence.blocks
+        rows.places += [
+            blocks[p // block_size] * block_size + p % block_size for p in range(start, end)
+        ]
+        rows.slots += sequence.slots(start, end)
+        rows.sources += [
+            -1 if sequence.unknown_at is None else sequence.unknown_at
+        ] * item.num_tokens
+    return rows
