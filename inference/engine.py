@@ -62,7 +62,13 @@ class Engine:
         self._scheduler = Scheduler(limits, cache, self._adapters.pool)
         sampler = Sampler(parts.spec.eos_token_ids)
         self._runner = ModelRunner(
-            parts.model, parts.kv, parts.lora, sampler, parts.graphs, parts.last_tokens
+            parts.model,
+            parts.kv,
+            parts.lora,
+            sampler,
+            parts.graphs,
+            parts.last_tokens,
+            parts.part_graphs,
         )
         if parts.device.type == "cuda":
             warm_up(self._runner, parts.max_batch_tokens, parts.max_model_len)

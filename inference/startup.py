@@ -11,6 +11,7 @@ from inference.errors import EngineError, ErrorCode
 from inference.lora import LoraPool, num_pages_for
 from inference.model_spec import ModelError, ModelSpec
 from inference.models.llama import LlamaModel
+from inference.part_graphs import MAX_TOKENS, PartGraphs
 from inference.weights import dummy_weights, load_weights
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class Parts:
     max_batch_tokens: int
     graphs: DecodeGraphs | None
     last_tokens: torch.Tensor
+    part_graphs: PartGraphs | None
 
     @property
     def num_kv_blocks(self) -> int:
@@ -72,7 +74,9 @@ def start(config: EngineConfig, spec: ModelSpec | None = None) -> Parts:
     max_len = min(max_len, capacity)
     last_tokens = torch.zeros(config.max_num_seqs, dtype=torch.int64, device=device)
     graphs = _graphs(config, model, kv, lora, max_len, last_tokens)
-    return Parts(spec, model, kv, lora, device, dtype, max_len, batch_tokens, graphs, last_tokens)
+    parts = _part_graphs(config, model, kv, lora, batch_tokens, last_tokens)
+    made = (model, kv, lora, device, dtype, max_len, batch_tokens, graphs, last_tokens, parts)
+    return Parts(spec, *made)
 
 
 def _check(config: EngineConfig) -> None:
@@ -154,6 +158,21 @@ def _graphs(
     return graphs
 
 
+def _part_graphs(
+    config: EngineConfig,
+    model: LlamaModel,
+    kv: torch.Tensor,
+    lora: LoraPool,
+    batch_tokens: int,
+    last_tokens: torch.Tensor,
+) -> PartGraphs | None:
+    if kv.device.type == "cpu" or not config.prefill_graphs:
+        return None
+    parts = PartGraphs(model, kv, lora, batch_tokens, last_tokens)
+    parts.capture()
+    return parts
+
+
 def _free_bytes(
     config: EngineConfig,
     spec: ModelSpec,
@@ -171,4 +190,7 @@ def _free_bytes(
     # Each graph keeps its logits, and all share the activations of the largest.
     rows = 2 * sum(bucket_sizes(config.max_num_seqs)) if config.cuda_graphs else 0
     graphs = rows * spec.vocab_size * dtype.itemsize
+    if config.prefill_graphs:
+        # Activations of their largest bucket, and what parts hand on.
+        graphs += min(batch_tokens, MAX_TOKENS) * 2 * wide * dtype.itemsize
     return int(free - (1 - config.gpu_memory_fraction) * total - activations - graphs)

@@ -23,11 +23,22 @@ def on_cuda(base: Path, paths: dict[str, Path], names: str = "abc", **config: An
     return make_client(base, paths, names, **values)
 
 
-@pytest.mark.parametrize("cuda_graphs", [True, False])
-def test_the_cpus_tokens_in_fp32(base: Path, paths: dict[str, Path], cuda_graphs: bool) -> None:
+@pytest.mark.parametrize(
+    ("config", "step_paths"),
+    [
+        ({}, {"graph", "prefill"}),
+        ({"cuda_graphs": False}, {"prefill", "no graphs"}),
+        ({"prefill_graphs": True}, {"graph", "parts"}),
+    ],
+    ids=["graphs", "no graphs", "graphs of prompts too"],
+)
+def test_the_cpus_tokens_in_fp32(
+    base: Path, paths: dict[str, Path], config: dict[str, bool], step_paths: set[str]
+) -> None:
     want = answers(make_client(base, paths, "abc"), MAX_TOKENS)
-    user = on_cuda(base, paths, dtype="float32", cuda_graphs=cuda_graphs)
+    user = on_cuda(base, paths, dtype="float32", **config)
     assert answers(user, MAX_TOKENS) == want
+    assert set(user.engine.stats().steps_by_path) == step_paths
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +54,19 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Path
     }
 
 
+@pytest.mark.parametrize("prefill_graphs", [False, True])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_alone_or_together_in_half_precision(
-    wide: tuple[Path, dict[str, Path]], dtype: str
+    wide: tuple[Path, dict[str, Path]], dtype: str, prefill_graphs: bool
 ) -> None:
     base, paths = wide
-    alone = on_cuda(base, paths, dtype=dtype)
+    alone = on_cuda(base, paths, dtype=dtype, prefill_graphs=prefill_graphs)
     want = [
         alone.ask(prompt, greedy(number), name)
         for prompt, number, name in zip(PROMPTS, MAX_TOKENS, NAMES, strict=True)
     ]
-    assert answers(on_cuda(base, paths, dtype=dtype), MAX_TOKENS) == want
+    user = on_cuda(base, paths, dtype=dtype, prefill_graphs=prefill_graphs)
+    assert answers(user, MAX_TOKENS) == want
     assert len({tuple(tokens[:4]) for tokens in want}) > 3
 
 
