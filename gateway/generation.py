@@ -201,7 +201,8 @@ class Generation:
         model = self.admission.resolved.digest or self._runtime.replicas.base_name(url)
         body = self._body | {"model": model}
         with self._runtime.replicas.using(url):
-            async with open_stream(self._runtime.session, url, endpoint, body) as payloads:
+            weight = self.admission.principal.weight
+            async with open_stream(self._runtime.session, url, endpoint, body, weight) as payloads:
                 async for payload in payloads:
                     if payload == b"[DONE]":
                         is_done = True

@@ -52,16 +52,24 @@ def open_session() -> aiohttp.ClientSession:
 
 @asynccontextmanager
 async def open_stream(
-    session: aiohttp.ClientSession, url: str, endpoint: Endpoint, body: dict[str, Any]
+    session: aiohttp.ClientSession,
+    url: str,
+    endpoint: Endpoint,
+    body: dict[str, Any],
+    weight: float,
 ) -> AsyncIterator[AsyncIterator[bytes]]:
-    """The payloads of the replica's events.
+    """The payloads of the replica's events. weight: the tenant's beside others' in its queue.
 
     Leaving early closes the connection, which aborts the generation.
 
     Raises ApiError for what the replica refuses for good, ReplicaBusy and ReplicaLost for what
     another may do.
     """
-    headers = {"content-type": "application/json", "accept": "text/event-stream"}
+    headers = {
+        "content-type": "application/json",
+        "accept": "text/event-stream",
+        "x-tenant-weight": f"{weight:g}",
+    }
     try:
         async with session.post(
             url + PATHS[endpoint], data=orjson.dumps(body), headers=headers, allow_redirects=False

@@ -87,6 +87,7 @@ class PlanAdmin(_ModelAdmin):
         "max_concurrency",
         "monthly_budget",
         "max_rank",
+        "weight",
     ]
     prepopulated_fields = {"slug": ["name"]}
 

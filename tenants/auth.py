@@ -49,6 +49,7 @@ class Principal:
     """Who is calling, for which tenant. Of key_id and user_id exactly one is set.
 
     role is a Role, or "key". scopes are what may be done: KeyScope values, "read", "keys".
+    weight: the tenant's beside others' in a busy engine.
     """
 
     tenant_id: int
@@ -59,6 +60,7 @@ class Principal:
     user_id: int | None
     scopes: frozenset[str]
     cache_salt: str
+    weight: float = 1.0
 
 
 def authenticate_key(raw: str) -> Principal:
@@ -163,6 +165,7 @@ def principal(
         user_id=user_id,
         scopes=scopes,
         cache_salt=tenant.cache_salt,
+        weight=tenant.plan.weight,
     )
 
 

@@ -11,6 +11,9 @@ from django.utils import timezone
 from tenants.money import MAX_BUDGET, MoneyField
 from tenants.scope import ScopedModel
 
+# Of a plan; the engine takes these and more.
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 100
+
 
 def new_cache_salt() -> str:
     return secrets.token_hex(16)
@@ -35,16 +38,24 @@ class Plan(models.Model):
         default=100, help_text="Versions kept for one adapter."
     )
     max_upload_bytes = models.PositiveBigIntegerField(default=2**30)
+    weight = models.FloatField(
+        default=1.0, help_text="A tenant's share of a busy engine beside others'; 1 is normal."
+    )
 
     class Meta:
         ordering = ["name"]
         constraints = [
             models.CheckConstraint(
+                condition=Q(weight__gte=MIN_WEIGHT, weight__lte=MAX_WEIGHT),
+                name="plan_weight_in_range",
+                violation_error_message=f"A weight is between {MIN_WEIGHT} and {MAX_WEIGHT}.",
+            ),
+            models.CheckConstraint(
                 condition=Q(monthly_budget__isnull=True)
                 | Q(monthly_budget__gte=0, monthly_budget__lte=MAX_BUDGET),
                 name="plan_budget_in_range",
                 violation_error_message=f"A monthly budget is between 0 and {MAX_BUDGET}.",
-            )
+            ),
         ]
 
     def __str__(self) -> str:

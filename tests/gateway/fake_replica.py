@@ -38,6 +38,8 @@ class FakeReplica:
         self.behaviour = Behaviour()
         self.digests: set[str] = set()
         self.bodies: list[dict[str, Any]] = []
+        # By cache salt, as the engine's queue tells tenants apart.
+        self.weights: dict[str, str] = {}
         self.num_running = 0
         self.num_aborted = 0
         self._loop = asyncio.new_event_loop()
@@ -103,6 +105,7 @@ class FakeReplica:
     async def _answer(self, request: web.Request, is_chat: bool) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
+        self.weights[body["cache_salt"]] = request.headers["x-tenant-weight"]
         behaviour = self.behaviour
         if behaviour.status != 200 and ("max_tokens" in body or not behaviour.refuses_limits):
             return web.json_response({"error": behaviour.error}, status=behaviour.status)

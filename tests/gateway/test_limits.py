@@ -109,3 +109,11 @@ def test_concurrent_streams(stack: Stack) -> None:
     with pytest.raises(openai.RateLimitError):
         ask(customer)
     stream.close()
+
+
+def test_a_plans_weight_reaches_the_engines_queue(stack: Stack) -> None:
+    customers = [stack.make_customer(weight=weight) for weight in (0.5, 1.0, 4.0)]
+    for customer in customers:
+        ask(customer)
+    sent = {salt: weight for one in stack.replicas for salt, weight in one.weights.items()}
+    assert [sent[c.tenant.cache_salt] for c in customers] == ["0.5", "1", "4"]

@@ -2,13 +2,14 @@ from datetime import timedelta
 from decimal import Decimal
 
 import pytest
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from tenants.audit import Actor
 from tenants.auth import Limits, Principal, authenticate_key, principal_for_member
 from tenants.errors import ApiError
 from tenants.keys import NewKey, create_key, revoke_key
-from tenants.models import ApiKey, AuditEvent, Member, Tenant
+from tenants.models import ApiKey, AuditEvent, Member, Plan, Tenant
 from tenants.scope import tenant_scope, unscoped
 from tests.factories import get_acme, make_alice, make_bob, make_carol, make_oscar, make_plan
 
@@ -172,3 +173,9 @@ def test_limits_that_are_not_set() -> None:
     plan.monthly_budget = Decimal("0.01")
     plan.save()
     assert principal_of("alice").limits.monthly_budget_nanos == 10_000_000
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, 101.0])
+def test_a_plans_weight_is_one_that_the_engine_takes(weight: float) -> None:
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Plan.objects.create(slug="odd", name="odd", weight=weight)

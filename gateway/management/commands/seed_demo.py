@@ -57,6 +57,7 @@ PLANS: dict[str, dict[str, Any]] = {
         "max_rank": 64,
         "max_adapters": 100,
         "max_upload_bytes": 2**30,
+        "weight": 4.0,
     },
 }
 # For a million tokens, in the installation's currency.
