@@ -126,6 +126,8 @@ class PartGraphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=memory):
             self._run_part(number, parts)
+        # What a capture makes holds nothing until it is replayed, and the next part reads it.
+        graph.replay()
         parts.graphs.append(graph)
 
     def _run_part(self, number: int, parts: Parts) -> None:
