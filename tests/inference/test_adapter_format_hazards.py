@@ -94,10 +94,10 @@ def test_it_works(tmp_path: Path) -> None:
 @pytest.mark.case("C61")
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN.keys())
 def test_a_broken_header_is_refused_in_no_time(content: bytes, tmp_path: Path) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(FormatError) as caught:
         read_header(write(tmp_path, content))
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
     assert {problem.code for problem in caught.value.problems} == {"corrupt_safetensors"}
 
 
