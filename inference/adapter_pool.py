@@ -96,7 +96,8 @@ class AdapterPool:
     def pin(self, adapter: Adapter) -> None:
         """Refused when what is pinned would leave too little room for the largest adapter."""
         pinned = sum(a.num_pages for a in self if a.pinned and a is not adapter)
-        largest = max(a.num_pages for a in self)
+        # Also of those still to come: max_active of the largest rank fill the device.
+        largest = max(self.num_pages // self.max_active, *(a.num_pages for a in self))
         if pinned + adapter.num_pages + largest > self.num_pages:
             message = f"cannot pin: {pinned} of {self.num_pages} pages are pinned already"
             raise EngineError(ErrorCode.OVERLOADED, message, "pinned")

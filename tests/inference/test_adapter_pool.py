@@ -225,3 +225,13 @@ def test_a_failed_copy_frees_the_pages_and_a_done_one_stays(copies_ahead: bool) 
     assert (b.tier, b.num_host_uses) == ("host", 1)
     assert pool.num_evictions["device", "failed"] == 1
     pool.check_integrity({b.digest: 1}, {})
+
+
+def test_a_pin_leaves_room_for_the_largest_that_may_still_come() -> None:
+    """Else an adapter of the largest rank, loaded later, would wait for ever."""
+    pool = AdapterPool(num_pages=4, max_active=2, num_host_pages=100)
+    first, second = (pool.register(name, Adapter(name, "", 8, 1, 1)) for name in "ab")
+    pool.pin(first)
+    pool.pin(second)
+    with pytest.raises(EngineError, match="cannot pin"):
+        pool.pin(pool.register("c", Adapter("c", "", 8, 1, 1)))
