@@ -4,6 +4,7 @@ WHAT, in this order whatever the order given; `device` is all from bursts to ser
   peers      (default) the CPU beside transformers' generate and PEFT's mixed batch: table D
   fairness   who waits how long while another tenant floods, on a simulated clock
   bursts     decode steps, output rates, times to first token: tables B and C
+  arrivals   what a prompt that arrives costs those that run
   off        what requests without adapters pay for an engine with adapters
   loads      an adapter from disk, page cache and host memory
   stalls     steps of other requests while adapters load
@@ -25,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from inference.bench.arrivals import measure_arrivals
 from inference.bench.bursts import BURSTS, burst, measure_bursts
 from inference.bench.fairness import measure_fairness
 from inference.bench.fit import measure_fit
@@ -51,6 +53,7 @@ DEMO_ADAPTERS = ROOT / "demo" / "adapters"
 
 # In the order in which they run: "off" wants an engine without adapters, "served" ends them all.
 ON_DEVICE: dict[str, Callable[[Stage], Iterator[Row]]] = {
+    "arrivals": measure_arrivals,
     "off": measure_off,
     "loads": measure_loads,
     "stalls": measure_stalls,
@@ -103,6 +106,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
     bursts_help = "REQUESTS/ADAPTERS of each burst; default: all of tables B and C"
     add("--bursts", type=burst, nargs="+", default=BURSTS, help=bursts_help)
+    graphs_help = "of steps with prompts too, as the server's flag"
+    add("--prefill-graphs", action=argparse.BooleanOptionalAction, help=graphs_help)
     scratch_help = "where model and adapter files are written and found; default: deleted after"
     add("--scratch", type=Path, metavar="DIR", help=scratch_help)
     add("--requests", type=int, default=256, help="that run at once")
@@ -133,6 +138,7 @@ def _stage(options: argparse.Namespace, scratch: Path) -> Stage:
             "dtype": options.dtype,
             "load_format": "dummy" if shape else options.load_format,
             "num_threads": options.threads,
+            "prefill_graphs": bool(options.prefill_graphs),
         },
     )
 

@@ -10,6 +10,7 @@ import pytest
 from inference.adapter_files import CONFIG_NAME, WEIGHTS_NAME
 from inference.adapter_format import digest
 from inference.bench.__main__ import main
+from inference.bench.arrivals import measure_arrivals
 from inference.bench.bursts import Burst, burst, measure_bursts
 from inference.bench.dummy_adapter import NUM_DISTINCT, write_dummy_adapters
 from inference.bench.fit import measure_fit
@@ -67,6 +68,15 @@ def test_loads_from_each_tier(stage: Stage) -> None:
     assert list(rows) == [f"adapter load, {kind}" for kind in kinds]
     assert all(0 < row["value"] <= row["max_ms"] for row in rows.values())
     assert rows["adapter load, host pool"]["share_from_disk"] == 0
+
+
+def test_a_prompt_beside_running_requests(stage: Stage) -> None:
+    rows = by_what(list(measure_arrivals(stage)))
+    kinds = [f"step of 2 others with a prompt in it, {count} adapters" for count in (0, 8)]
+    assert list(rows) == kinds
+    for row in rows.values():
+        assert 0 < row["step_ms"] <= row["value"] <= row["step_ms_max"]
+        assert row["num_prompts"] >= 1 and row["prompt_tokens"] == 8
 
 
 def test_rows_of_two_bursts(stage: Stage) -> None:
