@@ -89,11 +89,13 @@ def test_a_plans_limits_are_told_to_its_tenants(operator: Client) -> None:
         "max_adapters": 1,
         "max_versions": 1,
         "max_upload_bytes": 1,
+        "weight": 2,
     }
     url = f"/admin/tenants/plan/{plan.id}/change/"
-    assert operator.post(url, form | {"monthly_budget": "9000001"}).status_code == 200
+    for wrong in ({"monthly_budget": "9000001"}, {"weight": 0}, {"weight": "nan"}):
+        assert operator.post(url, form | wrong).status_code == 200
     assert operator.post(url, form).status_code == 302
     plan.refresh_from_db()
-    assert (plan.requests_per_minute, plan.monthly_budget) == (1, None)
+    assert (plan.requests_per_minute, plan.monthly_budget, plan.weight) == (1, None, 2)
     with unscoped():
         assert AuditEvent.objects.get(action="plan.changed").target == "standard"
