@@ -21,7 +21,7 @@ from inference.part_graphs import PartGraphs
 from inference.plan import Plan, Work
 from inference.sampler import Drawn, Sampled, Sampler
 from inference.token_rows import token_rows
-from inference.transfer import Arrival, to_device, to_host
+from inference.transfer import to_device
 
 GRAPH, PARTS = "graph", "parts"
 
@@ -41,15 +41,11 @@ class Forward:
 
 @dataclass(frozen=True)
 class Flight:
-    """A step whose tokens are being drawn. works: those that still counted when they were.
-
-    done: arrives when all of it has run.
-    """
+    """A step whose tokens are being drawn. works: those that still counted when they were."""
 
     forward: Forward
     works: tuple[Work, ...]
     drawn: Drawn
-    done: Arrival
 
     def launched(self) -> Iterator[tuple[Work, int | None]]:
         """Works that are on their way, each with the place of the token that it draws among the
@@ -129,12 +125,11 @@ class ModelRunner:
         num_drawn = drawn.tokens.shape[0]
         self.last_tokens[:num_drawn].copy_(drawn.tokens)
         works = tuple(work for work in forward.plan.work if work.is_live)
-        return Flight(forward, works, drawn, to_host(self.last_tokens[:1]))
+        return Flight(forward, works, drawn)
 
     def collect(self, flight: Flight) -> Outcome:
-        """Waits for the step."""
+        """Waits for the step, also where it draws nothing."""
         sampled = iter(flight.drawn.collect())
-        flight.done.wait()
         results = tuple((w, next(sampled) if w.samples else None) for w in flight.works)
         forward, now_s = flight.forward, time.perf_counter()
         step_ms = (now_s - max(forward.started_s, self._ended_s)) * 1e3
