@@ -72,6 +72,8 @@ def json_type(value: object) -> str:
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
     if value is None:
         return "null"
+    if value == []:
+        return "an empty array"
     return names.get(type(value), "a number")
 
 

@@ -141,6 +141,11 @@ def test_prompts_of_completions(prompt: object, num_prompts: int, bound: int) ->
     assert (ask.num_sequences, ask.num_prompt_tokens_bound) == (3 * num_prompts, bound)
 
 
+def test_an_empty_array_is_called_one() -> None:
+    assert refused(chat(messages=[])).message.endswith("non-empty array, got an empty array.")
+    assert refused(chat(messages=7)).message.endswith("non-empty array, got a number.")
+
+
 @pytest.mark.parametrize("prompt", [None, [], {}, 5, [None], ["a", 1]])
 def test_bad_prompts(prompt: object) -> None:
     assert refused({"model": "bot", "prompt": prompt}, "completions").param == "prompt"
