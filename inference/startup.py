@@ -1,6 +1,9 @@
 """From a configuration to a model on a device, with memory for KV blocks and adapter pages."""
 
+import gc
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -73,10 +76,24 @@ def start(config: EngineConfig, spec: ModelSpec | None = None) -> Parts:
         raise ModelError(f"max_model_len {max_len}: the KV memory holds {capacity} tokens only")
     max_len = min(max_len, capacity)
     last_tokens = torch.zeros(config.max_num_seqs, dtype=torch.int64, device=device)
-    graphs = _graphs(config, model, kv, lora, max_len, last_tokens)
-    parts = _part_graphs(config, model, kv, lora, batch_tokens, last_tokens)
+    with _nothing_collected():
+        graphs = _graphs(config, model, kv, lora, max_len, last_tokens)
+        parts = _part_graphs(config, model, kv, lora, batch_tokens, last_tokens)
     made = (model, kv, lora, device, dtype, max_len, batch_tokens, graphs, last_tokens, parts)
     return Parts(spec, *made)
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """A former engine's graphs, were they freed during a capture, would make it invalid."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _check(config: EngineConfig) -> None:

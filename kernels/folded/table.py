@@ -33,4 +33,4 @@ def rope_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
 def norm_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
     if itemsize == 4:
         return ExpandBlocks(32, 32)
-    return ExpandBlocks(64, 128, num_stages=2) if num_tokens <= 64 else ExpandBlocks(64, 64)
+    return ExpandBlocks(64, 128, num_stages=2) if num_tokens <= 128 else ExpandBlocks(64, 64)

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-RANKS = {"a": 8, "b": 16, "c": 64, "d": 3, "e": 32, "f": 16}
+RANKS = {"a": 8, "b": 16, "c": 64, "d": 3, "e": 64, "f": 64}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,8 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Path
 
 
 def on_cuda(base: Path, paths: dict[str, Path], names: str, **config: Any) -> Client:
-    values = {"device": "cuda", "max_model_len": 256, "max_num_seqs": 8, "dtype": "bfloat16"}
+    # In bf16 two tokens are often as likely, and company rounds otherwise.
+    values = {"device": "cuda", "max_model_len": 256, "max_num_seqs": 8, "dtype": "float32"}
     return make_client(base, paths, names, **values | config)
 
 
@@ -80,7 +81,7 @@ def test_a_copy_waits_for_steps_and_no_step_for_it(wide: tuple[Path, dict[str, P
 def test_solo_answers_while_copies_overlap_steps(
     wide: tuple[Path, dict[str, Path]], tmp_path: Path, cuda_graphs: bool
 ) -> None:
-    """The device has room for two of the largest, the host for one: all of them move."""
+    """The device has room for 24 pages of 28, the host for one of the largest: all of them move."""
     base, paths = wide
     names = [None, *paths]
     solo = on_cuda(base, paths, "abcdef", max_lora_rank=64, cuda_graphs=cuda_graphs)

@@ -47,7 +47,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Path
     folder = tmp_path_factory.mktemp("wide")
     shape = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
     base = make_base(folder / "base", **shape)
-    ranks = {"a": 8, "b": 16, "c": 64, "d": 3, "e": 64}
+    ranks = {"a": 8, "b": 64, "c": 64, "d": 3, "e": 64}
     return base, {
         name: make_adapter(folder / name, base, r=rank, seed=seed)
         for seed, (name, rank) in enumerate(ranks.items())
@@ -71,15 +71,16 @@ def test_alone_or_together_in_half_precision(
 
 
 def test_adapters_that_come_and_go_under_load(wide: tuple[Path, dict[str, Path]]) -> None:
-    """Eight of the twenty pages that are in demand: each answer is its solo answer."""
+    """16 of the 26 pages that are in demand: each answer is its solo answer."""
     base, paths = wide
     names = [None, *paths]
-    solo = on_cuda(base, paths, "abcde", max_lora_rank=64)
+    config = {"max_lora_rank": 64, "dtype": "float32"}
+    solo = on_cuda(base, paths, "abcde", **config)
     want = {name: solo.ask(PROMPT, greedy(24), name) for name in names}
-    user = on_cuda(base, paths, "abcde", max_lora_rank=64, max_loras_per_batch=1)
+    user = on_cuda(base, paths, "abcde", max_loras_per_batch=1, **config)
     rng = random.Random(1)
     asked = {}
-    for _ in range(60):
+    for _ in range(120):
         name = rng.choice(names)
         asked[user.submit(PROMPT, greedy(24), name)] = name
         user.step(rng.randrange(3))

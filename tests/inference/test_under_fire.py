@@ -8,6 +8,7 @@ finishes with the tokens it gets when it is alone.
 import random
 import shutil
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -42,6 +43,7 @@ BAD: list[tuple[list[int], dict[str, Any], ErrorCode]] = [
 ]
 
 PARTS_OF_A_STEP = ("launch", "sample", "collect")
+HAS_GRAMMARS = find_spec("xgrammar") is not None
 ON_A_GPU = (
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -153,7 +155,7 @@ class Fire:
             adapter,
             chance.choice([15, 33, 48, 64, 70]),
             chance.randint(1, 9),
-            chance.random() < 0.1,
+            chance.random() < 0.1 and HAS_GRAMMARS,
         )
         prompt, params = PROMPT[: key[1]], params_of(key[2], key[3])
         salt = chance.choice(["", "", "tenant"])
