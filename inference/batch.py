@@ -39,6 +39,18 @@ class SequenceBatch:
 
 
 @dataclass(frozen=True)
+class AnySequences:
+    """What attention reads of a step that only the device knows, for graphs that serve any.
+
+    decodes: (block_tables [R, max_blocks], context_lens [R]); chunks: (block_tables
+    [P, max_blocks], query_start [P + 1], context_lens [P]). int32, as attention_of_any's.
+    """
+
+    decodes: tuple[torch.Tensor, torch.Tensor]
+    chunks: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
 class ForwardBatch:
     tokens: TokenBatch
     sequences: SequenceBatch

@@ -26,7 +26,7 @@ class EngineConfig:
     adapter_cache_dir: a folder of ours for compiled adapters, in all adapter_cache_bytes; None:
     adapters are packed anew whenever they come from disk.
     cuda_graphs: on CUDA, decode steps are captured at the start, by batch size.
-    prefill_graphs: so are the parts of steps with prompts that lie between calls of attention.
+    prompt_graphs: so are steps with prompts, by number of tokens.
     overlap: a step is launched before the tokens of the one before it are read; None: on CUDA.
     """
 
@@ -47,7 +47,7 @@ class EngineConfig:
     adapter_cache_bytes: int = 64 << 30
     prefix_cache: bool = True
     cuda_graphs: bool = True
-    prefill_graphs: bool = False
+    prompt_graphs: bool = True
     overlap: bool | None = None
     num_threads: int | None = None
     seed: int | None = None
@@ -177,8 +177,8 @@ def _add_memory_flags(parser: argparse.ArgumentParser) -> None:
     add("--prefix-cache", action=argparse.BooleanOptionalAction, default=True, help=prefix_help)
     graphs_help = "on a GPU, decode by graphs captured at the start"
     add("--cuda-graphs", action=argparse.BooleanOptionalAction, default=True, help=graphs_help)
-    parts_help = "on a GPU, capture the parts of steps with prompts too, but for attention"
-    add("--prefill-graphs", action=argparse.BooleanOptionalAction, default=False, help=parts_help)
+    prompts_help = "on a GPU, steps with prompts by graphs too"
+    add("--prompt-graphs", action=argparse.BooleanOptionalAction, default=True, help=prompts_help)
     overlap_help = (
         "launch a step before the tokens of the one before it are read; default: on a GPU, where "
         "the device then never waits"

@@ -41,6 +41,16 @@ class DecodeInputs:
         self._num_blocks = [0] * max_num_seqs
 
     @property
+    def lengths(self) -> torch.Tensor:
+        """[max_num_seqs] int32: each row's positions with its token, 0 for an empty one."""
+        return self._ints[LENGTH]
+
+    @property
+    def tables(self) -> torch.Tensor:
+        """[max_num_seqs, blocks of max_model_len] int32."""
+        return self._tables
+
+    @property
     def slots(self) -> torch.Tensor:
         """[max_num_seqs] int32: each row's adapter, -1 for none."""
         return self._ints[SLOT]

@@ -68,7 +68,7 @@ class Engine:
             sampler,
             parts.graphs,
             parts.last_tokens,
-            parts.part_graphs,
+            parts.prompt_graphs,
         )
         if parts.device.type == "cuda":
             warm_up(self._runner, parts.max_batch_tokens, parts.max_model_len)

@@ -139,6 +139,7 @@ SPREADS = {
     "adapters": ("inference_step_adapters", "Distinct adapters of a step."),
 }
 # Why a step was no replay of a graph, as ModelRunner says.
+REPLAYS = ("graph", "prompt graph")
 FALLBACKS = ("prefill", "no graphs", "too many rows")
 LOADS = (("disk", "host"), ("compiled", "host"), ("host", "device"))
 EVICTIONS = (
@@ -195,7 +196,7 @@ def _named_adapters(adapters: Sequence[AdapterInfo]) -> Metric:
 
 
 def _graphs(stats: EngineStats) -> Iterator[Metric]:
-    replays = stats.steps_by_path.get("graph", 0)
+    replays = sum(stats.steps_by_path.get(path, 0) for path in REPLAYS)
     yield CounterMetricFamily("inference_graph_replays", "Steps that replayed a graph.", replays)
     text = "Steps launched op by op, by why no graph served them."
     family = CounterMetricFamily("inference_graph_fallbacks", text, labels=("reason",))

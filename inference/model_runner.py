@@ -17,19 +17,19 @@ from inference.batch import ForwardBatch, SequenceBatch, TokenBatch
 from inference.decode_graphs import DecodeGraphs
 from inference.lora import LoraPool, LoraStep
 from inference.models.llama import LlamaModel
-from inference.part_graphs import PartGraphs
 from inference.plan import Plan, Work
+from inference.prompt_graphs import PromptGraphs
 from inference.sampler import Drawn, Sampled, Sampler
 from inference.token_rows import token_rows
 from inference.transfer import to_device
 
-GRAPH, PARTS = "graph", "parts"
+GRAPH, PROMPT_GRAPH = "graph", "prompt graph"
 
 
 @dataclass(frozen=True)
 class Forward:
-    """Launched. logits [samples, V], of the works that sample. path: GRAPH, PARTS, or why by
-    neither.
+    """Launched. logits [samples, V], of the works that sample. path: GRAPH, PROMPT_GRAPH, or why
+    by neither.
     """
 
     plan: Plan
@@ -88,7 +88,7 @@ class ModelRunner:
         sampler: Sampler,
         graphs: DecodeGraphs | None,
         last_tokens: torch.Tensor,
-        parts: PartGraphs | None = None,
+        prompt_graphs: PromptGraphs | None = None,
     ) -> None:
         self.model = model
         self.kv = kv
@@ -96,7 +96,7 @@ class ModelRunner:
         self.last_tokens = last_tokens
         self.sampler = sampler
         self._graphs = graphs
-        self._parts = parts
+        self._prompt_graphs = prompt_graphs
         self._block_size = kv.shape[3]
         self._ended_s = 0.0
 
@@ -108,7 +108,7 @@ class ModelRunner:
             # The reference multiplies what it masks: a former owner's NaN would stay one.
             self.kv[:, :, list(plan.new_blocks)] = 0
         path = self._path(plan.work)
-        run = {GRAPH: self._decode, PARTS: self._in_parts}.get(path, self._forward)
+        run = {GRAPH: self._decode, PROMPT_GRAPH: self._prompts}.get(path, self._forward)
         logits, lora = run(plan.work)
         lora_ms = (lambda: 0.0) if lora is None else self.lora.measure(lora)
         return Forward(plan, logits, lora_ms, path, started_s)
@@ -137,11 +137,10 @@ class ModelRunner:
         return Outcome(forward.plan, results, forward.lora_ms(), step_ms, forward.path)
 
     def _path(self, work: Rows[Work]) -> str:
-        """GRAPH or PARTS where captured ones serve it; else what stands against them."""
+        """GRAPH or PROMPT_GRAPH where one serves it; else what stands against them."""
         if any(item.num_tokens > 1 for item in work):
-            num_tokens = sum(item.num_tokens for item in work)
-            is_small = self._parts is not None and num_tokens <= self._parts.max_tokens
-            return PARTS if is_small else "prefill"
+            graphs = self._prompt_graphs
+            return PROMPT_GRAPH if graphs is not None and graphs.serves(work) else "prefill"
         if self._graphs is None:
             return "no graphs"
         return GRAPH if len(work) <= self._graphs.max_rows else "too many rows"
@@ -155,9 +154,9 @@ class ModelRunner:
         rows = [row for row, item in enumerate(work) if item.samples]
         return logits[self._ints(rows)], lora
 
-    def _in_parts(self, work: Rows[Work]) -> tuple[torch.Tensor, LoraStep | None]:
-        assert self._parts is not None
-        x, lora = self._parts.run(token_rows(work, self._block_size), self._sequences(work))
+    def _prompts(self, work: Rows[Work]) -> tuple[torch.Tensor, LoraStep | None]:
+        assert self._prompt_graphs is not None
+        x, lora = self._prompt_graphs.run(work)
         return self.model.logits(x, self._logits_rows(work)), lora
 
     def _forward(self, work: Rows[Work]) -> tuple[torch.Tensor, LoraStep | None]:

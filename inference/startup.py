@@ -14,7 +14,7 @@ from inference.errors import EngineError, ErrorCode
 from inference.lora import LoraPool, num_pages_for
 from inference.model_spec import ModelError, ModelSpec
 from inference.models.llama import LlamaModel
-from inference.part_graphs import MAX_TOKENS, PartGraphs
+from inference.prompt_graphs import MAX_TOKENS, PromptGraphs
 from inference.weights import dummy_weights, load_weights
 
 logger = logging.getLogger(__name__)
@@ -23,6 +23,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 CPU_KV_BYTES = 1 << 30
 CPU_BATCH_TOKENS = 512
 CUDA_BATCH_TOKENS = 8192
+# Of one launch that knows no lengths (kernels/attention/chunks.py).
+ATTENTION_SCRATCH_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Parts:
     max_batch_tokens: int
     graphs: DecodeGraphs | None
     last_tokens: torch.Tensor
-    part_graphs: PartGraphs | None
+    prompt_graphs: PromptGraphs | None
 
     @property
     def num_kv_blocks(self) -> int:
@@ -78,9 +80,9 @@ def start(config: EngineConfig, spec: ModelSpec | None = None) -> Parts:
     last_tokens = torch.zeros(config.max_num_seqs, dtype=torch.int64, device=device)
     with _nothing_collected():
         graphs = _graphs(config, model, kv, lora, max_len, last_tokens)
-        parts = _part_graphs(config, model, kv, lora, batch_tokens, last_tokens)
-    made = (model, kv, lora, device, dtype, max_len, batch_tokens, graphs, last_tokens, parts)
-    return Parts(spec, *made)
+        prompt_graphs = _prompt_graphs(config, model, kv, lora, max_len, batch_tokens, last_tokens)
+    made = (model, kv, lora, device, dtype, max_len, batch_tokens, graphs, last_tokens)
+    return Parts(spec, *made, prompt_graphs)
 
 
 @contextmanager
@@ -175,19 +177,21 @@ def _graphs(
     return graphs
 
 
-def _part_graphs(
+def _prompt_graphs(
     config: EngineConfig,
     model: LlamaModel,
     kv: torch.Tensor,
     lora: LoraPool,
+    max_len: int,
     batch_tokens: int,
     last_tokens: torch.Tensor,
-) -> PartGraphs | None:
-    if kv.device.type == "cpu" or not config.prefill_graphs:
+) -> PromptGraphs | None:
+    if kv.device.type == "cpu" or not (config.cuda_graphs and config.prompt_graphs):
         return None
-    parts = PartGraphs(model, kv, lora, batch_tokens, last_tokens)
-    parts.capture()
-    return parts
+    limits = (batch_tokens, config.max_num_seqs, max_len)
+    graphs = PromptGraphs(model, kv, lora, *limits, last_tokens)
+    graphs.capture()
+    return graphs
 
 
 def _free_bytes(
@@ -207,7 +211,9 @@ def _free_bytes(
     # Each graph keeps its logits, and all share the activations of the largest.
     rows = 2 * sum(bucket_sizes(config.max_num_seqs)) if config.cuda_graphs else 0
     graphs = rows * spec.vocab_size * dtype.itemsize
-    if config.prefill_graphs:
-        # Activations of their largest bucket, and what parts hand on.
-        graphs += min(batch_tokens, MAX_TOKENS) * 2 * wide * dtype.itemsize
+    if config.cuda_graphs and config.prompt_graphs:
+        # Activations of their largest bucket, and what attention cuts long prefixes into.
+        graphs += (
+            min(batch_tokens, MAX_TOKENS) * 2 * wide * dtype.itemsize + ATTENTION_SCRATCH_BYTES
+        )
     return int(free - (1 - config.gpu_memory_fraction) * total - activations - graphs)

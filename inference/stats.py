@@ -113,7 +113,7 @@ class EngineStats:
     lora_ms_total: float
     num_lora_requests: int
     lora_request_ms_total: float
-    # "graph", or why a step was no replay of one ("prefill", "no graphs", "too many rows").
+    # By the names of model_runner: which graphs, or why a step was no replay.
     steps_by_path: dict[str, int]
     # As step_spreads.
     spreads: dict[str, Spread]
@@ -138,7 +138,7 @@ class Counters:
     lora_ms_total: float = 0.0
     num_lora_requests: int = 0
     lora_request_ms_total: float = 0.0
-    # "graph", or why a step was no replay of one ("prefill", "no graphs", "too many rows").
+    # By the names of model_runner: which graphs, or why a step was no replay.
     steps_by_path: dict[str, int] = field(default_factory=dict)
     spreads: dict[str, Spread] = field(default_factory=step_spreads)
     _lora_ms_per_token: float = 0.0

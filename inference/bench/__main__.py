@@ -107,7 +107,8 @@ def _parser() -> argparse.ArgumentParser:
     bursts_help = "REQUESTS/ADAPTERS of each burst; default: all of tables B and C"
     add("--bursts", type=burst, nargs="+", default=BURSTS, help=bursts_help)
     graphs_help = "of steps with prompts too, as the server's flag"
-    add("--prefill-graphs", action=argparse.BooleanOptionalAction, help=graphs_help)
+    switch = argparse.BooleanOptionalAction
+    add("--prompt-graphs", action=switch, default=True, help=graphs_help)
     scratch_help = "where model and adapter files are written and found; default: deleted after"
     add("--scratch", type=Path, metavar="DIR", help=scratch_help)
     add("--requests", type=int, default=256, help="that run at once")
@@ -138,7 +139,7 @@ def _stage(options: argparse.Namespace, scratch: Path) -> Stage:
             "dtype": options.dtype,
             "load_format": "dummy" if shape else options.load_format,
             "num_threads": options.threads,
-            "prefill_graphs": bool(options.prefill_graphs),
+            "prompt_graphs": options.prompt_graphs,
         },
     )
 

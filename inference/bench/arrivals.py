@@ -38,7 +38,7 @@ def measure_arrivals(stage: Stage) -> Iterator[Row]:
             step_ms=round(statistics.median(without), 3),
             step_ms_max=round(ordered[-1], 3),
             num_prompts=num_prompts,
-            prefill_graphs=bool(stage.config.get("prefill_graphs")),
+            prompt_graphs=stage.config.get("prompt_graphs", True),
         )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from inference.batch import ForwardBatch, SequenceBatch, TokenBatch
+from inference.batch import AnySequences, ForwardBatch, SequenceBatch, TokenBatch
 from inference.lora import GROUP_NAMES
 from inference.model_spec import ModelSpec
 from inference.models.linear import Linear
@@ -17,7 +17,7 @@ from inference.models.projection import (
     silu_mul,
 )
 from inference.models.rope import rope_table
-from kernels.attention import attention
+from kernels.attention import attention, attention_of_any
 from kernels.norm import rms_norm
 from kernels.shares import sum_shares
 
@@ -61,12 +61,18 @@ class LlamaModel:
 
     def forward(self, batch: ForwardBatch, kv: torch.Tensor) -> torch.Tensor:
         """Logits [samples, V] of batch.logits_rows. kv [L, 2, NB, BS, HKV, D], updated."""
-        residual, angles = self.embed(batch.tokens)
-        x = self.queries(0, None, residual, angles, batch.tokens, kv)
+        return self.logits(self.stream(batch.tokens, batch.sequences, kv), batch.logits_rows)
+
+    def stream(
+        self, tokens: TokenBatch, sequences: SequenceBatch | AnySequences, kv: torch.Tensor
+    ) -> torch.Tensor:
+        """The normed stream [T, H] behind the last layer."""
+        residual, angles = self.embed(tokens)
+        x = self.queries(0, None, residual, angles, tokens, kv)
         for number in range(self.spec.num_layers):
-            out = self.attend(number, x, batch.sequences, kv)
-            x = self.queries(number + 1, out, residual, angles, batch.tokens, kv)
-        return self.logits(x, batch.logits_rows)
+            out = self.attend(number, x, sequences, kv)
+            x = self.queries(number + 1, out, residual, angles, tokens, kv)
+        return x
 
     def embed(self, batch: TokenBatch) -> tuple[torch.Tensor, Angles]:
         """The residual stream [T, H] at its start; cosines and sines of the positions."""
@@ -105,9 +111,13 @@ class LlamaModel:
         return rope_kv_write(qkv, angles, kv[number], batch.places, norms, eps)
 
     def attend(
-        self, number: int, q: torch.Tensor, batch: SequenceBatch, kv: torch.Tensor
+        self, number: int, q: torch.Tensor, batch: SequenceBatch | AnySequences, kv: torch.Tensor
     ) -> torch.Tensor:
         """q [T, HQ, D] over the layer's cache → [T, HQ · D]."""
+        if isinstance(batch, AnySequences):
+            caches = (kv[number, 0], kv[number, 1])
+            out = attention_of_any(q, *caches, batch.decodes, batch.chunks, self._scale)
+            return out.flatten(1)
         return attention(
             q,
             kv[number, 0],

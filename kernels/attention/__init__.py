@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from kernels.attention import reference
+from kernels.attention.chunks import MAX_CHUNKS
 from kernels.contract import (
     FLOATS,
     expect,
@@ -51,6 +52,37 @@ def attention(
     from kernels.attention import kernel
 
     return kernel.attention(*step, num_decodes, max_decode_context, prefills)
+
+
+def attention_of_any(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    decodes: tuple[torch.Tensor, torch.Tensor],
+    chunks: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    scale: float,
+) -> torch.Tensor:
+    """attention() of a step of which the host knows bounds alone: a captured graph serves any.
+
+    decodes: (block_tables [R, max_blocks], context_lens [R]), sequence i's query in row i of q; the
+    first that is not there, and all behind it, have length 0. chunks: (block_tables
+    [P, max_blocks], query_start [P+1], context_lens [P]), P at most MAX_CHUNKS; likewise without
+    queries. All int32 and contiguous, q and the caches as attention()'s. Returns a new [T, HQ, D];
+    rows that no sequence has hold anything.
+    """
+    _check_heads(q, k_cache, v_cache)
+    (tables, lens), (chunk_tables, starts, chunk_lens) = decodes, chunks
+    num_rows = tables.shape[0]
+    expect(num_rows <= len(q), "decodes", f"at most {len(q)}", num_rows)
+    expect(1 <= len(chunk_lens) <= MAX_CHUNKS, "chunks", f"1 to {MAX_CHUNKS}", len(chunk_lens))
+    _check_lengths(q.device, tables, starts.new_empty(num_rows + 1), lens)
+    _check_lengths(q.device, chunk_tables, starts, chunk_lens)
+    step = (q, k_cache, v_cache, decodes, chunks, scale)
+    if not q.is_cuda:
+        return reference.attention_of_any(*step)
+    from kernels.attention import kernel
+
+    return kernel.attention_of_any(*step)
 
 
 def kv_write(

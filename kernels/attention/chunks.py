@@ -8,6 +8,8 @@ MAX_ITEMS = 128
 MAX_PARTS = 32
 # Of the scratch of a launch, 64 KiB each at most. A step with more cut chunks gets more launches.
 MAX_CUT_ITEMS = 2048
+# That one launch has scratch for, whatever their lengths.
+MAX_CHUNKS = MAX_CUT_ITEMS // MAX_ITEMS
 
 
 @dataclass(frozen=True)
@@ -58,3 +60,11 @@ def launches(cut: Cut, chunks: Sequence[tuple[int, int]]) -> list[Launch]:
         units += num_tiles * num_parts
         slots += more
     return [*made, Launch(first, len(chunks), units, slots)]
+
+
+def launch_of_any(cut: Cut, num_chunks: int, num_queries: int) -> Launch:
+    """For up to num_chunks that only the device knows, of num_queries together: as many units and
+    slots as they may need.
+    """
+    num_slots = min(num_chunks, MAX_CHUNKS) * (MAX_ITEMS // cut.num_kv_heads)
+    return Launch(0, num_chunks, cut.num_tiles(num_queries) + num_chunks + num_slots, num_slots)

@@ -40,6 +40,28 @@ def attention(
     return out
 
 
+def attention_of_any(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    decodes: tuple[torch.Tensor, torch.Tensor],
+    chunks: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    scale: float,
+) -> torch.Tensor:
+    """Caches contiguous. Two launches, whatever is in the step."""
+    if q.stride(2) != 1:
+        q = q.contiguous()
+    out = q.new_empty(q.shape)
+    decode_with, prefill_with = _kernels_for(q, k_cache, v_cache)
+    tables, lens = decodes
+    num_rows, longest = len(lens), tables.shape[1] * k_cache.shape[1]
+    # It writes zeros where no decode is: before the chunks', some of whose rows those are.
+    rows = out[:num_rows]
+    decode_with(q[:num_rows], k_cache, v_cache, tables, lens, scale, longest, rows)
+    prefill_with(q, k_cache, v_cache, *chunks, scale, None, out)
+    return out
+
+
 def _kernels_for(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor
 ) -> tuple[Callable[..., None], Callable[..., None]]:

@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.attention.chunks import MAX_ITEMS, MAX_PARTS, Cut, Launch, launches
+from kernels.attention.chunks import MAX_ITEMS, MAX_PARTS, Cut, Launch, launch_of_any, launches
 from kernels.attention.prefill_parts import add_parts, attend, count_parts, store_part
 from kernels.attention.tickets import tickets
 from kernels.attention.tiles import LOG2_E, PrefillTile, prefill_tile
@@ -220,21 +220,23 @@ def prefill(
     query_start: torch.Tensor,
     context_lens: torch.Tensor,
     scale: float,
-    chunks: Sequence[tuple[int, int]],
+    chunks: Sequence[tuple[int, int]] | None,
     out: torch.Tensor,
     tile: PrefillTile | None = None,
 ) -> None:
     """q [T, HQ, D] of the whole step, caches contiguous; out [T, HQ, D] contiguous.
 
     Tables, query_start [B+1] (places in q) and context_lens are those of the chunks alone, whose
-    lengths, (queries, positions), chunks repeats for the host. Their rows of out are written.
+    lengths, (queries, positions), chunks repeats for the host; None: the device alone knows them,
+    those without queries last. Their rows of out are written.
     """
     head_dim = q.shape[2]
     num_kv_heads = k_cache.shape[2]
     tile = tile or prefill_tile(head_dim, q.element_size())
     group = q.shape[1] // num_kv_heads
     cut = Cut(tile.block_m, tile.block_n, tile.min_split, group, num_kv_heads)
-    for part in launches(cut, chunks):
+    any_step = [launch_of_any(cut, len(context_lens), len(q))]
+    for part in any_step if chunks is None else launches(cut, chunks):
         tensors = (
             block_tables[part.first :],
             query_start[part.first :],

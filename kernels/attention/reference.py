@@ -39,6 +39,33 @@ def attention(
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
+def attention_of_any(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    decodes: tuple[torch.Tensor, torch.Tensor],
+    chunks: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    scale: float,
+) -> torch.Tensor:
+    """The whole step, [T, HQ, D]; zeros where nothing is."""
+    (tables, lens), (chunk_tables, starts, chunk_lens) = decodes, chunks
+    lengths = [length for length in lens.tolist() if length > 0]
+    bounds = starts.tolist()
+    prefills = [
+        (end - start, context)
+        for start, end, context in zip(bounds, bounds[1:], chunk_lens.tolist(), strict=False)
+        if end > start
+    ]
+    num, num_rows = len(lengths), len(lengths) + sum(queries for queries, _ in prefills)
+    all_tables = torch.cat((tables[:num], chunk_tables[: len(prefills)]))
+    all_lens = torch.cat((lens[:num], chunk_lens[: len(prefills)]))
+    longest = max(lengths, default=0)
+    out = torch.zeros_like(q)
+    step = (q[:num_rows], k_cache, v_cache, all_tables, starts, all_lens, scale)
+    out[:num_rows] = attention(*step, num, longest, prefills)
+    return out
+
+
 def _num_blocks(num_positions: int, cache: torch.Tensor) -> int:
     return -(-max(num_positions, 1) // cache.shape[1])
 

@@ -26,11 +26,11 @@ def on_cuda(base: Path, paths: dict[str, Path], names: str = "abc", **config: An
 @pytest.mark.parametrize(
     ("config", "step_paths"),
     [
-        ({}, {"graph", "prefill"}),
+        ({}, {"graph", "prompt graph"}),
         ({"cuda_graphs": False}, {"prefill", "no graphs"}),
-        ({"prefill_graphs": True}, {"graph", "parts"}),
+        ({"prompt_graphs": False}, {"graph", "prefill"}),
     ],
-    ids=["graphs", "no graphs", "graphs of prompts too"],
+    ids=["graphs", "no graphs", "graphs of decodes alone"],
 )
 def test_the_cpus_tokens_in_fp32(
     base: Path, paths: dict[str, Path], config: dict[str, bool], step_paths: set[str]
@@ -54,18 +54,18 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Path
     }
 
 
-@pytest.mark.parametrize("prefill_graphs", [False, True])
+@pytest.mark.parametrize("prompt_graphs", [False, True])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_alone_or_together_in_half_precision(
-    wide: tuple[Path, dict[str, Path]], dtype: str, prefill_graphs: bool
+    wide: tuple[Path, dict[str, Path]], dtype: str, prompt_graphs: bool
 ) -> None:
     base, paths = wide
-    alone = on_cuda(base, paths, dtype=dtype, prefill_graphs=prefill_graphs)
+    alone = on_cuda(base, paths, dtype=dtype, prompt_graphs=prompt_graphs)
     want = [
         alone.ask(prompt, greedy(number), name)
         for prompt, number, name in zip(PROMPTS, MAX_TOKENS, NAMES, strict=True)
     ]
-    user = on_cuda(base, paths, dtype=dtype, prefill_graphs=prefill_graphs)
+    user = on_cuda(base, paths, dtype=dtype, prompt_graphs=prompt_graphs)
     assert answers(user, MAX_TOKENS) == want
     assert len({tuple(tokens[:4]) for tokens in want}) > 3
 

@@ -1,12 +1,12 @@
 """Paged attention against softmax(q Kᵀ) V in fp64, with NaN wherever nobody may look."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
-from kernels.attention import attention, kv_write
+from kernels.attention import attention, attention_of_any, kv_write
 from tests.kernels.conftest import HAS_CUDA, Target
 from tests.kernels.tolerances import assert_close
 
@@ -75,6 +75,55 @@ def make_step(
     return Step(q, k_cache, v_cache, tables, start, lens, sequences, num_decodes)
 
 
+@dataclass(frozen=True)
+class AnyStep:
+    """The arguments of attention_of_any, with room for more than there is."""
+
+    q: torch.Tensor
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
+    decodes: tuple[torch.Tensor, torch.Tensor]
+    chunks: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+    @classmethod
+    def room_for(cls, step: Step, num_decodes: int, num_chunks: int, num_tokens: int) -> "AnyStep":
+        """NaN where no token is; tables that name no block."""
+        q = step.q.new_full((num_tokens, *step.q.shape[1:]), float("nan"))
+        ints = step.context_lens.new_zeros
+        width = step.block_tables.shape[1]
+        decodes = (ints(num_decodes, width) - 1, ints(num_decodes))
+        chunks = (ints(num_chunks, width) - 1, ints(num_chunks + 1), ints(num_chunks))
+        return cls(q, step.k_cache, step.v_cache, decodes, chunks)
+
+    def fill(self, step: Step) -> None:
+        """In place, as before a replay: the step, and nothing behind it."""
+        num = step.num_decodes
+        (tables, lens), (chunk_tables, starts, chunk_lens) = self.decodes, self.chunks
+        self.q.fill_(float("nan"))
+        self.q[: len(step.q)] = step.q
+        for room, values in (
+            (tables, step.block_tables[:num]),
+            (lens, step.context_lens[:num]),
+            (chunk_tables, step.block_tables[num:]),
+            (chunk_lens, step.context_lens[num:]),
+        ):
+            room.fill_(-1 if room.dim() == 2 else 0)
+            room[: len(values)] = values
+        starts.fill_(len(step.q))
+        starts[: len(step.query_start) - num] = step.query_start[num:]
+
+    def run(self, attend: Callable[..., torch.Tensor] = attention_of_any) -> torch.Tensor:
+        return attend(self.q, self.k_cache, self.v_cache, self.decodes, self.chunks, SCALE)
+
+
+def any_step(step: Step) -> AnyStep:
+    num_chunks = len(step.sequences) - step.num_decodes
+    sizes = (step.num_decodes + 2, num_chunks + 3, len(step.q) + 9)
+    made = AnyStep.room_for(step, *sizes)
+    made.fill(step)
+    return made
+
+
 def naive(step: Step) -> torch.Tensor:
     """Sequence by sequence in fp64, from the positions' own places in the cache.
 
@@ -122,6 +171,28 @@ def test_attention_equals_position_by_position(name: str, place: Target) -> None
     sequences, num_decodes = STEPS[name]
     step = make_step(sequences, num_decodes, place)
     assert_close(step.run(), naive(step), place.dtype)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+@pytest.mark.parametrize("name", list(STEPS))
+def test_a_step_that_only_the_device_knows(name: str, place: Target) -> None:
+    sequences, num_decodes = STEPS[name]
+    step = make_step(sequences, num_decodes, place)
+    got = any_step(step).run()
+    assert_close(got[: len(step.q)], naive(step), place.dtype)
+
+
+def test_bounds_that_are_too_small_or_too_large_are_named() -> None:
+    step = any_step(make_step(((1, 7), (3, 14)), 1, Target("cpu", torch.float32)))
+    tables, lens = step.decodes
+    wide = (tables.new_zeros(17, tables.shape[1]), lens.new_zeros(18), lens.new_zeros(17))
+    with pytest.raises(ValueError, match="chunks: expected 1 to 16, got 17"):
+        replace(step, chunks=wide).run()
+    many = (tables.new_zeros(14, tables.shape[1]), lens.new_zeros(14))
+    with pytest.raises(ValueError, match="decodes: expected at most 13, got 14"):
+        replace(step, decodes=many).run()
+    with pytest.raises(ValueError, match=r"context_lens: expected shape \[3\], got \[2\]"):
+        replace(step, decodes=(tables, lens[:2])).run()
 
 
 def test_a_padded_decode_is_finite_and_changes_nothing() -> None:

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from kernels.attention.chunks import MAX_ITEMS, MAX_PARTS, Cut, Launch, launches
+from kernels.attention.chunks import (
+    MAX_CHUNKS,
+    MAX_ITEMS,
+    MAX_PARTS,
+    Cut,
+    Launch,
+    launch_of_any,
+    launches,
+)
 
 CUT = Cut(block_m=128, block_n=128, min_split=512, group=4, num_kv_heads=8)
 SHAPE = (8, 4, 128, 128, 512, MAX_ITEMS, MAX_PARTS)
@@ -52,7 +60,7 @@ CHUNKS = ((16, 8192), (64, 64), (300, 9000), (1, 5000), (128, 1300), (90, 700), 
 
 def test_the_kernel_finds_what_the_host_counted(schedule: Any) -> None:
     """Every (query, position) pair once, every slot of the scratch once."""
-    pairs, slots = walk(schedule, CHUNKS, CHUNKS)
+    pairs, slots = walk(schedule, CHUNKS, launches(CUT, CHUNKS)[0])
     assert pairs == {
         (token, row): list(range(context - queries + row + 1))
         for token, (queries, context) in zip(starts(CHUNKS), CHUNKS, strict=False)
@@ -61,11 +69,27 @@ def test_the_kernel_finds_what_the_host_counted(schedule: Any) -> None:
     assert sorted(slots) == list(range(len(slots))) and slots
 
 
+def test_it_finds_them_too_where_the_host_knows_bounds_alone(schedule: Any) -> None:
+    """Those that are not there have no queries, and end the search."""
+    padded = (*CHUNKS, *[(0, 0)] * (MAX_CHUNKS - len(CHUNKS)))
+    any_step = launch_of_any(CUT, MAX_CHUNKS, 4096)
+    found = walk(schedule, padded, any_step)
+    assert found == walk(schedule, CHUNKS, launches(CUT, CHUNKS)[0])
+    assert walk(schedule, ((0, 0),) * 2, any_step) == ({}, [])
+
+
+def test_one_launch_has_scratch_for_whatever_its_chunks_are(schedule: Any) -> None:
+    for chunk in ((16, 8192), (1, 10_000), (256, 2048)):
+        chunks = (chunk,) * MAX_CHUNKS
+        any_step = launch_of_any(CUT, MAX_CHUNKS, chunk[0] * MAX_CHUNKS)
+        assert walk(schedule, chunks, any_step) == walk(schedule, chunks, launches(CUT, chunks)[0])
+
+
 @pytest.mark.parametrize("told", [((16, 100),) * 7, CHUNKS[:6], ((2000, 9000),) * 7], ids=str)
 def test_the_kernel_stays_inside_whatever_the_host_counted(
     schedule: Any, told: tuple[tuple[int, int], ...]
 ) -> None:
-    walk(schedule, CHUNKS, told)
+    walk(schedule, CHUNKS, launches(CUT, told)[0])
 
 
 @dataclass(frozen=True)
@@ -88,10 +112,9 @@ def starts(chunks: tuple[tuple[int, int], ...]) -> list[int]:
 
 
 def walk(
-    schedule: Any, chunks: tuple[tuple[int, int], ...], told: tuple[tuple[int, int], ...]
+    schedule: Any, chunks: tuple[tuple[int, int], ...], launch: Launch
 ) -> tuple[dict[tuple[int, int], list[int]], list[int]]:
     """(positions seen by (first token, query), slots written) of all units, on lengths chunks."""
-    launch = launches(CUT, told)[0]
     first, context = starts(chunks), [c for _, c in chunks]
     sizes = (len(chunks), first[-1], 10_000, launch.num_units, launch.num_slots)
     read = (Pointer(first), Pointer(context), *sizes)
@@ -99,6 +122,8 @@ def walk(
     slots = []
     for unit in range(launch.num_units):
         state = schedule.find_sequence(unit, read, 0, 0, 0, SHAPE)
+        if state[0] == len(chunks):
+            continue
         found = schedule.find_rows(unit, read, *state, SHAPE)
         position, begin, end, token, num_rows, slot, i_part, num_parts = found
         assert 0 <= state[0] < len(chunks) and 0 <= i_part < num_parts and begin % 128 == 0

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.kernels.conftest import HAS_CUDA, Target
-from tests.kernels.test_attention import SCALE, Step, make_step, naive
+from tests.kernels.test_attention import SCALE, AnyStep, Step, make_step, naive
 from tests.kernels.tolerances import assert_close
 
 IS_HOPPER = HAS_CUDA and torch.cuda.get_device_capability()[0] == 9
@@ -189,3 +189,39 @@ def test_one_captured_graph_serves_any_lengths() -> None:
         assert torch.equal(out, step.run())
         assert bool(torch.isfinite(out).all())
     assert_close(out, naive(step), torch.bfloat16)
+
+
+MIXES: tuple[tuple[tuple[tuple[int, int], ...], int], ...] = (
+    (((1, 530), (1, 18), (1, 1), (50, 50), (17, 200)), 3),
+    (((1, 40), *CUT[:7]), 1),
+    (((200, 200),), 0),
+    (((1, 3000), (1, 7)), 2),
+    ((*[(1, 300 + 7 * i) for i in range(60)], *[(3, 700 + i) for i in range(16)]), 60),
+)
+
+
+def test_one_captured_graph_serves_any_step() -> None:
+    """Of decodes and chunks, few and many, cut or not; in the bits that the host's sizes give."""
+    steps = [make_step(sequences, num, BF16, **USUAL) for sequences, num in MIXES]
+    cache = max(len(step.k_cache) for step in steps)
+    k_cache, v_cache = (
+        torch.empty(cache, *steps[0].k_cache.shape[1:]).to(steps[0].q) for _ in "kv"
+    )
+    width = max(step.block_tables.shape[1] for step in steps)
+    largest = max(steps, key=lambda step: step.block_tables.shape[1])
+    room = replace(AnyStep.room_for(largest, 64, 16, 512), k_cache=k_cache, v_cache=v_cache)
+    room.run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = room.run()
+    for step in (*steps, *reversed(steps)):
+        num_blocks = len(step.k_cache)
+        k_cache[:num_blocks], v_cache[:num_blocks] = step.k_cache, step.v_cache
+        tables = torch.full((len(step.block_tables), width), -1).to(step.block_tables)
+        tables[:, : step.block_tables.shape[1]] = step.block_tables
+        room.fill(replace(step, block_tables=tables))
+        out.fill_(float("nan"))
+        graph.replay()
+        got = out[: len(step.q)]
+        assert_close(got, naive(step), torch.bfloat16)
+        assert torch.equal(got[step.num_decodes :], step.run()[step.num_decodes :])

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.attention import attention
+from kernels.attention import attention, attention_of_any
 from kernels.attention.tiles import DecodeTile, PrefillTile
 from tests.kernels.conftest import HAS_CUDA, Target
-from tests.kernels.test_attention import SCALE, STEPS, Step, make_step, naive
+from tests.kernels.test_attention import SCALE, STEPS, Step, any_step, make_step, naive
 from tests.kernels.tolerances import assert_close
 
 SPLIT_TILE = DecodeTile(
@@ -54,6 +54,23 @@ def test_equals_position_by_position(name: str, target: Target) -> None:
     sequences, num_decodes = STEPS[name]
     step = make_step(sequences, num_decodes, target)
     assert_close(step.run(triton_attention), naive(step), target.dtype)
+
+
+def triton_attention_of_any(*tensors: Any) -> torch.Tensor:
+    if tensors[0].is_cuda:
+        return attention_of_any(*tensors)
+    from kernels.attention import kernel
+
+    attend: Callable[..., torch.Tensor] = kernel.attention_of_any
+    return attend(*tensors)
+
+
+@pytest.mark.parametrize("name", list(STEPS))
+def test_a_step_that_only_the_device_knows(name: str, target: Target) -> None:
+    sequences, num_decodes = STEPS[name]
+    step = make_step(sequences, num_decodes, target)
+    got = any_step(step).run(triton_attention_of_any)[: len(step.q)]
+    assert_close(got, naive(step), target.dtype)
 
 
 # Few, because each is compiled, of every dtype.

@@ -10,7 +10,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels.attention.chunks import MAX_ITEMS, MAX_PARTS, Cut, Launch, launches
+from kernels.attention.chunks import MAX_ITEMS, MAX_PARTS, Cut, Launch, launch_of_any, launches
 from kernels.attention.hopper.prefill_consume import consume
 from kernels.attention.hopper.prefill_produce import produce
 from kernels.attention.hopper.prefill_schedule import NUM_FIELDS
@@ -151,7 +151,7 @@ def prefill(
     query_start: torch.Tensor,
     context_lens: torch.Tensor,
     scale: float,
-    chunks: Sequence[tuple[int, int]],
+    chunks: Sequence[tuple[int, int]] | None,
     out: torch.Tensor,
     tile: HopperPrefillTile = HOPPER_PREFILL_TILE,
 ) -> None:
@@ -159,7 +159,8 @@ def prefill(
     num_kv_heads = k_cache.shape[2]
     group = q.shape[1] // num_kv_heads
     cut = Cut(2 * ROWS, tile.block_n, tile.min_split, group, num_kv_heads)
-    for part in launches(cut, chunks):
+    any_step = [launch_of_any(cut, len(context_lens), len(q))]
+    for part in any_step if chunks is None else launches(cut, chunks):
         tensors = (
             block_tables[part.first :],
             query_start[part.first :],

@@ -69,19 +69,19 @@ def produce(
     PIECE: gl.constexpr = v_desc.block_shape[0]
     QUERY_STAGES: gl.constexpr = shared_q.shape[0] // 2
     total = read[5] * HKV
-    i_seq = 0
-    before = 0
-    before_slots = 0
     count = 0
     tails = 0
     number = 0
+    i_seq = 0
+    before = 0
+    before_slots = 0
     item = first_item()
-    while item < total:
+    i_seq, before, before_slots = find_sequence(
+        item // HKV, read, i_seq, before, before_slots, shape
+    )
+    while (item < total) & (i_seq < read[2]):
         next_item = draw_item(drawn)
         i_h = item % HKV
-        i_seq, before, before_slots = find_sequence(
-            item // HKV, read, i_seq, before, before_slots, shape
-        )
         position, begin, end, token, num_rows, slot, i_part, num_parts = find_rows(
             item // HKV, read, i_seq, before, before_slots, shape
         )
@@ -112,6 +112,9 @@ def produce(
             count += 1
         number += 1
         item = next_item
+        i_seq, before, before_slots = find_sequence(
+            item // HKV, read, i_seq, before, before_slots, shape
+        )
     q_stage = number % QUERY_STAGES
     mbarrier.wait(q_empty.index(q_stage), ((number // QUERY_STAGES) & 1) ^ 1)
     # No key head: that was the last item.

@@ -82,7 +82,7 @@ def count_parts(num_queries, context, shape: gl.constexpr):
 @gluon.jit
 def count_units(read, i_seq, shape: gl.constexpr):
     """(units, slots) of a sequence: parts of all tiles; as many places in the scratch, if cut."""
-    _, num_queries, context = chunk_of(read, i_seq)
+    _, num_queries, context = chunk_of(read, gl.minimum(i_seq, read[2] - 1))
     num_tiles, num_parts, _ = count_parts(num_queries, context, shape)
     num_units = num_tiles * num_parts
     return num_units, gl.where(num_parts > 1, num_units, 0)
@@ -90,13 +90,16 @@ def count_units(read, i_seq, shape: gl.constexpr):
 
 @gluon.jit
 def find_sequence(unit, read, i_seq, before, slots, shape: gl.constexpr):
-    """(a unit's sequence, units and slots of those before it), searched on from the last unit's."""
-    _, _, num_seqs, _, _, _, _ = read
+    """(a unit's sequence, units and slots of those before it), searched on from the last unit's.
+
+    Behind the last sequence, or the first without queries, it is num_seqs: there is no such unit.
+    """
+    _, _, num_seqs, _, _, most_units, _ = read
     num_units, num_slots = count_units(read, i_seq, shape)
-    while (unit >= before + num_units) & (i_seq < num_seqs - 1):
+    while (unit >= before + num_units) & (i_seq < num_seqs) & (unit < most_units):
         before += num_units
         slots += num_slots
-        i_seq += 1
+        i_seq = gl.where(num_units > 0, i_seq + 1, num_seqs)
         num_units, num_slots = count_units(read, i_seq, shape)
     return i_seq, before, slots
 
@@ -107,7 +110,7 @@ def find_rows(unit, read, i_seq, before, slots, shape: gl.constexpr):
 
     (position of the first row, positions from, to, token of the first row, rows, slot of the tile's
     first part, part, parts). Should the units and slots of the launch not be what the lengths make
-    of them, a tile that lacks some is not cut, and a unit too many does the last tile once more.
+    of them, a tile that lacks some is not cut.
     """
     GROUP: gl.constexpr = shape[1]
     TILE: gl.constexpr = shape[2]
@@ -118,10 +121,9 @@ def find_rows(unit, read, i_seq, before, slots, shape: gl.constexpr):
     i_part = (unit - before) % num_parts
     slot = slots + i_back * num_parts
     is_whole = (before + (i_back + 1) * num_parts <= num_units) & (slot + num_parts <= num_slots)
-    is_whole = is_whole & (i_back < num_tiles)
     num_parts = gl.where(is_whole, num_parts, 1)
     i_part = gl.where(is_whole, i_part, 0)
-    i_query = gl.maximum(num_tiles - 1 - i_back, 0) * TILE // GROUP
+    i_query = (num_tiles - 1 - i_back) * TILE // GROUP
     prefix = gl.maximum(context - num_queries, 0)
     end = gl.minimum(prefix + gl.minimum(i_query + TILE // GROUP, num_queries), context)
     begin = i_part * size

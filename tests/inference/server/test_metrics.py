@@ -8,6 +8,7 @@ from inference.metrics import (
     FALLBACKS,
     LOADS,
     MAX_NAMED_ADAPTERS,
+    REPLAYS,
     SPREADS,
     FrontMetrics,
     Timing,
@@ -101,7 +102,7 @@ def test_every_count_of_the_engine_has_its_label(base: Path, adapters: dict[str,
     for name in ("red", "green", "blue"):
         engine.unload_adapter(name)
     stats = engine.stats()
-    assert set(stats.steps_by_path) <= {"graph", *FALLBACKS}
+    assert set(stats.steps_by_path) <= {*REPLAYS, *FALLBACKS}
     assert set(stats.adapter_load_times) <= set(LOADS) and stats.adapter_load_times
     assert set(stats.adapter_evictions) <= set(EVICTIONS)
     assert stats.adapter_evictions["device", "room"] and stats.adapter_evictions["device", "unload"]

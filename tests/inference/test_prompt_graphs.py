@@ -1,6 +1,6 @@
-"""Steps with prompts in parts between calls of attention, padded: the same tokens as whole ones.
+"""Steps with prompts from the tensors that graphs read, padded: the same tokens as op by op.
 
-On the CPU the parts run op by op from the tensors that graphs would read.
+On the CPU the step runs op by op from the same tensors; tests with a GPU replay the graphs.
 """
 
 from itertools import pairwise
@@ -9,18 +9,24 @@ from typing import Any
 
 import pytest
 
-from inference.part_graphs import MAX_TOKENS, PartGraphs, token_buckets
+from inference.prompt_graphs import MAX_TOKENS, PromptGraphs, token_buckets
+from kernels.attention.chunks import MAX_CHUNKS
 from tests.inference.driving import PROMPT, Client, greedy, make_client
 from tests.inference.test_decode_graphs import answers, use_graph_inputs
 
 MAX_ANSWERS = [30, 4, 19, 40, 1, 25]
 
 
-def in_parts(base: Path, paths: dict[str, Path], max_tokens: int, **config: Any) -> Client:
+def with_prompt_graphs(
+    base: Path, paths: dict[str, Path], max_tokens: int, **config: Any
+) -> Client:
     user = make_client(base, paths, "abc", **config)
-    runner = user.engine._runner
-    use_graph_inputs(user.engine)
-    runner._parts = PartGraphs(runner.model, runner.kv, runner.lora, max_tokens, runner.last_tokens)
+    engine, runner = user.engine, user.engine._runner
+    use_graph_inputs(engine)
+    limits = (max_tokens, engine.config.max_num_seqs, engine.max_model_len)
+    runner._prompt_graphs = PromptGraphs(
+        runner.model, runner.kv, runner.lora, *limits, runner.last_tokens
+    )
     return user
 
 
@@ -35,10 +41,10 @@ def test_the_same_tokens_as_op_by_op(
     base: Path, paths: dict[str, Path], config: dict[str, int], max_tokens: int, overlap: bool
 ) -> None:
     want = answers(make_client(base, paths, "abc", **config), MAX_ANSWERS)
-    user = in_parts(base, paths, max_tokens, overlap=overlap, **config)
+    user = with_prompt_graphs(base, paths, max_tokens, overlap=overlap, **config)
     assert answers(user, MAX_ANSWERS) == want
     counts = user.engine.stats().steps_by_path
-    assert counts["parts"] >= 3
+    assert counts["prompt graph"] >= 3
     # Longer ones are launched as before.
     assert (counts.get("prefill", 0) > 0) is (max_tokens == 40)
 
@@ -46,16 +52,30 @@ def test_the_same_tokens_as_op_by_op(
 def test_padding_writes_nothing_and_what_was_there_is_not_read(
     base: Path, paths: dict[str, Path]
 ) -> None:
-    user = in_parts(base, paths, 512)
+    user = with_prompt_graphs(base, paths, 512)
     runner = user.engine._runner
-    assert runner._parts is not None
-    runner._parts._out.fill_(float("nan"))
+    graphs = runner._prompt_graphs
+    assert graphs is not None
+    graphs._normed.fill_(float("nan"))
+    graphs._tables.fill_(-1)
     before = runner.kv.clone()
     request_id = user.submit(PROMPT[:21], greedy(1), "a")
     user.step()
     assert user.tokens(request_id) == make_client(base, paths).ask(PROMPT[:21], greedy(1), "a")
     changed = (runner.kv != before).flatten(4).any(-1).any(0).any(0)
     assert int(changed.sum()) == 21
+
+
+def test_more_prompts_at_once_than_a_graph_has_room_for(base: Path, paths: dict[str, Path]) -> None:
+    """MAX_CHUNKS of them go by the graph, one more does not; all are right."""
+    for number, path in ((MAX_CHUNKS, "prompt graph"), (MAX_CHUNKS + 1, "prefill")):
+        user = with_prompt_graphs(base, paths, 512, max_num_seqs=20)
+        ids = [user.submit(PROMPT[: 4 + i], greedy(2), "ab"[i % 2]) for i in range(number)]
+        user.drain()
+        assert user.engine.stats().steps_by_path == {path: 1, "graph": 1}
+        alone = make_client(base, paths, max_num_seqs=1)
+        for i, request_id in enumerate(ids):
+            assert user.tokens(request_id) == alone.ask(PROMPT[: 4 + i], greedy(2), "ab"[i % 2])
 
 
 @pytest.mark.parametrize("most", [7, 32, 512, 600, MAX_TOKENS])
