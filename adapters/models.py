@@ -8,7 +8,21 @@ from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models import Q
 
+from adapters.upload_models import Upload, UploadPart, UploadStatus
 from tenants.scope import ScopedModel
+
+# Django looks for an app's models here.
+__all__ = [
+    "Adapter",
+    "AdapterVersion",
+    "Placement",
+    "PlacementState",
+    "Replica",
+    "Upload",
+    "UploadPart",
+    "UploadStatus",
+    "VersionState",
+]
 
 # Lower case, so that two names never differ by case only; no "@", "/" or ":", which mean something
 # in a `model` field.
@@ -62,7 +76,8 @@ def empty_report() -> dict[str, object]:
 class AdapterVersion(ScopedModel):
     """One upload. Its digest names its bytes everywhere; the number is for people.
 
-    quarantine: folder name below the store's quarantine while the upload is not published.
+    size_bytes: of the upload until it is checked, then of what was published; of a rejected one
+    None. quarantine: folder name below the store's quarantine while the upload is not published.
     attempt: fences a validation, so that a worker thought dead cannot write over its successor.
     error: why it failed, for the tenant. superseded_at: when it stopped being active.
     """

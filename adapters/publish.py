@@ -15,6 +15,7 @@ from adapters import storage, tasks
 from adapters.access import is_reserved
 from adapters.activation import begin_activation
 from adapters.models import NAME_PATTERN, Adapter, AdapterVersion, VersionState
+from adapters.stored_bytes import require_room
 from adapters.transition import label, move, publish_adapter, publish_version
 from tenants import audit
 from tenants.auth import Principal
@@ -29,9 +30,9 @@ def create_adapter(
     principal: Principal, name: str, description: str = "", request: Request | None = None
 ) -> Adapter:
     """Raises ApiError: 400 for the name, 409 when it is taken, 403 at the plan's limit."""
-    _check_name(name)
+    check_name(name)
     with transaction.atomic():
-        plan = _locked_plan(principal)
+        plan = locked_plan(principal)
         if Adapter.objects.filter(name=name).exists():
             raise ApiError("adapter_exists", 409, f"There is already an adapter '{name}'.")
         if Adapter.objects.count() >= plan.max_adapters:
@@ -45,7 +46,7 @@ def create_adapter(
     return adapter
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
     if not re.match(NAME_PATTERN, name):
         message = (
             f"'{name[:80]}' is no adapter name: expected 1 to 63 lower-case letters, digits, "
@@ -57,27 +58,33 @@ def _check_name(name: str) -> None:
         raise ApiError("reserved_name", 400, message, param="name")
 
 
-def _locked_plan(principal: Principal) -> Plan:
+def locked_plan(principal: Principal) -> Plan:
     """Counting against a limit holds the tenant's row: two uploads cannot both be the last."""
     return Tenant.objects.select_for_update().get(id=principal.tenant_id).plan
 
 
 def upload(
-    principal: Principal, name: str, quarantine: str, request: Request | None = None
+    principal: Principal,
+    name: str,
+    quarantine: str,
+    request: Request | None = None,
+    num_bytes: int = 0,
 ) -> AdapterVersion:
     """A version of what lies in quarantine; the adapter is made if it is new. Validation is queued.
 
-    Raises ApiError as create_adapter, and 403 at the plan's limit of versions.
+    num_bytes: of what lies there. Raises ApiError as create_adapter, and 403 at the plan's limits
+    of versions and of stored bytes.
     """
-    _check_name(name)
+    check_name(name)
     with transaction.atomic():
-        plan = _locked_plan(principal)
+        plan = locked_plan(principal)
         adapter = Adapter.objects.filter(name=name).first() or create_adapter(
             principal, name, request=request
         )
         if adapter.versions.count() >= plan.max_versions:
             message = f"The plan keeps {plan.max_versions} versions of an adapter; delete one."
             raise ApiError("version_limit_reached", 403, message)
+        require_room(plan, num_bytes)
         Adapter.objects.filter(id=adapter.id).update(
             last_number=F("last_number") + 1, updated_at=timezone.now()
         )
@@ -87,6 +94,7 @@ def upload(
             adapter=adapter,
             number=adapter.last_number,
             quarantine=quarantine,
+            size_bytes=num_bytes,
             heartbeat_at=timezone.now(),
             created_by=audit.name_of(principal),
         )

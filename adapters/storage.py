@@ -8,24 +8,30 @@ Every move is one rename in one file system: a reader sees a whole blob or none.
 """
 
 import contextlib
+import json
 import os
 import re
 import secrets
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from django.conf import settings
 
-from adapters.models import AdapterVersion, Placement
+from adapters.models import AdapterVersion, Placement, Upload, UploadStatus
 from tenants.scope import unscoped
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
-ARCHIVE_FILE = "upload.zip"
+ARCHIVE_FILE = "upload.archive"
+# One part, before it is its upload's; and in which order parts are joined.
+PART_FILE = "part"
+ORDER_FILE = "parts.json"
 
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_PART = re.compile(r"part_[0-9a-f]{32}")
 
 
 def store_dir() -> Path:
@@ -49,6 +55,33 @@ def discard_quarantine(token: str) -> None:
     """Removes an upload's folder; absent is fine."""
     if token:
         shutil.rmtree(quarantine_dir(token), ignore_errors=True)
+
+
+def part_path(quarantine: str, name: str) -> Path:
+    if not _PART.fullmatch(name):
+        raise ValueError(f"not a part: {name!r}")
+    return quarantine_dir(quarantine) / name
+
+
+def keep_part(token: str, quarantine: str, name: str) -> None:
+    """Moves the part of one quarantine into an upload's; its bytes are on disk already."""
+    target = part_path(quarantine, name)
+    (quarantine_dir(token) / PART_FILE).rename(target)
+    _sync_dir(target.parent)
+
+
+def remove_part(quarantine: str, name: str) -> None:
+    part_path(quarantine, name).unlink(missing_ok=True)
+
+
+def write_order(quarantine: str, names: Sequence[str]) -> None:
+    """In which order the parts make the upload's file. The whole list or none is there."""
+    target = quarantine_dir(quarantine) / ORDER_FILE
+    written = target.with_suffix(f".{secrets.token_hex(4)}")
+    written.write_text(json.dumps([part_path(quarantine, name).name for name in names]))
+    sync_file(written)
+    written.rename(target)
+    _sync_dir(target.parent)
 
 
 def blob_dir(digest: str) -> Path:
@@ -129,9 +162,11 @@ def sweep_quarantine(max_age_s: float) -> int:
     if not root.is_dir():
         return 0
     with unscoped():  # The folders of all tenants lie side by side.
-        known = set(
-            AdapterVersion.objects.exclude(quarantine="").values_list("quarantine", flat=True)
-        )
+        versions = AdapterVersion.objects.exclude(quarantine="")
+        uploads = Upload.objects.filter(status=UploadStatus.PENDING)
+        # In this order: completing an upload hands its folder to a version.
+        known = set(uploads.values_list("quarantine", flat=True))
+        known |= set(versions.values_list("quarantine", flat=True))
     num_removed = 0
     for folder in root.iterdir():
         is_old = folder.stat().st_mtime < time.time() - max_age_s

@@ -38,3 +38,10 @@ def requeue_stale() -> None:
     from adapters import validate
 
     validate.requeue_stale()
+
+
+@shared_task(expires=50)
+def expire_uploads() -> None:
+    from adapters import uploads
+
+    uploads.expire_uploads()

@@ -105,9 +105,8 @@ def _settle(version: AdapterVersion, verdict: dict[str, Any]) -> None:
 
 def _reject(version: AdapterVersion, report: dict[str, Any]) -> None:
     quarantine = version.quarantine
-    if move(
-        version, VersionState.REJECTED, report=report, quarantine="", error="", heartbeat_at=None
-    ):
+    fields: dict[str, Any] = {"report": report, "quarantine": "", "size_bytes": None}
+    if move(version, VersionState.REJECTED, error="", heartbeat_at=None, **fields):
         storage.discard_quarantine(quarantine)
 
 

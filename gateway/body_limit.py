@@ -1,20 +1,26 @@
 """Bodies that go to Django are bounded on their way: it spools one whole before any view runs.
 
-Answers are in /api's error shape. The plan's own, smaller limit is the view's to tell.
+Answers are in the error shape of where they were sent. The plan's own, smaller limit is the view's
+to tell.
 """
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from django.conf import settings
 
+from gateway.openai.errors import error_body
 from gateway.openai.http import LINGER_S, Receive, Scope, Send
+from tenants.errors import ApiError
 
 # Boundaries, part headers and small fields around the files of an upload.
 MULTIPART_OVERHEAD_BYTES = 64 * 1024
+PART_PATH = re.compile(r"/uploads/[^/]+/parts/?\Z")
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -39,30 +45,47 @@ class CountedBody:
         return {"type": "http.disconnect"} if self.is_exceeded else message
 
 
+@dataclass(frozen=True)
+class Bound:
+    code: str
+    what: str
+    max_bytes: int
+    overhead_bytes: int = 0
+
+
+def bound_of(scope: Scope) -> Bound:
+    kind = dict(scope["headers"]).get(b"content-type", b"").lower()
+    if not kind.startswith(b"multipart/form-data"):
+        return Bound("too_large", "request body", settings.MAX_BODY_BYTES)
+    if PART_PATH.search(scope["path"]):
+        return Bound("part_too_large", "part", settings.MAX_PART_BYTES, MULTIPART_OVERHEAD_BYTES)
+    limit = settings.MAX_UPLOAD_BYTES
+    return Bound("upload_too_large", "upload", limit, MULTIPART_OVERHEAD_BYTES)
+
+
 async def bounded(app: App, scope: Scope, receive: Receive, send: Send) -> None:
     """app's answer, or 413: at once for a length that is announced, else when it is reached."""
-    headers = dict(scope["headers"])
-    is_upload = headers.get(b"content-type", b"").lower().startswith(b"multipart/form-data")
-    max_bytes = settings.MAX_BODY_BYTES
-    if is_upload:
-        max_bytes = settings.MAX_UPLOAD_BYTES + MULTIPART_OVERHEAD_BYTES
+    headers, bound = dict(scope["headers"]), bound_of(scope)
+    max_bytes = bound.max_bytes + bound.overhead_bytes
     if int(headers.get(b"content-length", b"0")) <= max_bytes:
         body = CountedBody(receive, max_bytes)
         await app(scope, body.receive, send)
         if not body.is_exceeded:
             return
-    await refuse(is_upload, send)
+    await refuse(bound, scope["path"].startswith("/v1/"), send)
     # One that asks before it sends waits for this answer.
     if b"expect" not in headers:
         await linger(receive)
     await send({"type": "http.response.body", "body": b""})
 
 
-async def refuse(is_upload: bool, send: Send) -> None:
-    limit = settings.MAX_UPLOAD_BYTES if is_upload else settings.MAX_BODY_BYTES
-    code, what = ("upload_too_large", "upload") if is_upload else ("too_large", "request body")
-    message = f"The {what} is larger than {limit} bytes."
-    answer = orjson.dumps({"error": {"code": code, "message": message, "details": []}})
+async def refuse(bound: Bound, is_openai: bool, send: Send) -> None:
+    error = ApiError(bound.code, 413, f"The {bound.what} is larger than {bound.max_bytes} bytes.")
+    answer = error_body(error)
+    if not is_openai:
+        answer = orjson.dumps(
+            {"error": {"code": error.code, "message": error.message, "details": []}}
+        )
     head = {
         "content-type": "application/json",
         "content-length": str(len(answer)),

@@ -1,5 +1,5 @@
 """Who answers what: raw ASGI for /v1, probes and metrics, Channels for WebSockets, Django for the
-rest.
+rest and, behind a door of /v1's own, for uploads.
 """
 
 import logging
@@ -13,6 +13,7 @@ from django.urls import re_path
 from gateway import health
 from gateway.body_limit import bounded
 from gateway.consumers import ChatConsumer, EventsConsumer
+from gateway.openai import uploads
 from gateway.openai.app import app as openai_app
 from gateway.openai.http import Receive, Scope, Send
 from gateway.runtime import STATE_KEY, Runtime
@@ -44,7 +45,9 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 async def http(scope: Scope, receive: Receive, send: Send) -> None:
     # Doubled and trailing slashes are common in base URLs; a redirect would lose the request.
     path = "/" + scope["path"].strip("/")
-    if path == "/v1" or path.startswith("/v1/"):
+    if uploads.is_upload_path(path):
+        await uploads.app(django_app, scope, receive, send)
+    elif path == "/v1" or path.startswith("/v1/"):
         await openai_app(scope, receive, send)
     elif path in PROBES:
         await PROBES[path](scope, receive, send)

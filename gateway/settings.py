@@ -165,6 +165,7 @@ CELERY_BEAT_SCHEDULE_FILENAME = str(VAR_DIR / "celerybeat-schedule")
 CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {
     "reconcile-placement": {"task": "adapters.tasks.reconcile", "schedule": 2.0},
     "requeue-stale-versions": {"task": "adapters.tasks.requeue_stale", "schedule": 10.0},
+    "expire-uploads": {"task": "adapters.tasks.expire_uploads", "schedule": 60.0},
     "settle-orphaned-usage": {"task": "tenants.tasks.settle_orphans", "schedule": 10.0},
 }
 
@@ -187,6 +188,8 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "v1",
     "SERVE_INCLUDE_SCHEMA": False,
     "COMPONENT_SPLIT_REQUEST": True,
+    # Two components show it; the generator would name it by a hash.
+    "ENUM_NAME_OVERRIDES": {"VersionStateEnum": "adapters.models.VersionState"},
 }
 
 # The base model that every replica serves, and where a version's bytes live by digest.
@@ -209,6 +212,8 @@ CACHE_TTL_S = 1.0
 DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * 2**20
 FILE_UPLOAD_MAX_MEMORY_SIZE = 1 * 2**20
 MAX_UPLOAD_BYTES = env_int("MAX_UPLOAD_BYTES", 2 * 2**30)
+# Of one part of an upload in parts; the whole has the plan's limit only.
+MAX_PART_BYTES = env_int("MAX_PART_BYTES", 64 * 2**20)
 
 # A bearer token that /metrics asks for; empty: /metrics is open. Set by prometheus-client's own
 # name: the folder in which several web workers behind one port share their counters.

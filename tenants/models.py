@@ -38,6 +38,13 @@ class Plan(models.Model):
         default=100, help_text="Versions kept for one adapter."
     )
     max_upload_bytes = models.PositiveBigIntegerField(default=2**30)
+    max_upload_parts = models.PositiveIntegerField(default=1000, help_text="Parts of one upload.")
+    max_open_uploads = models.PositiveIntegerField(
+        default=10, help_text="Uploads in parts that were begun and not ended."
+    )
+    max_stored_bytes = models.PositiveBigIntegerField(
+        default=100 * 2**30, help_text="All versions of a tenant, and its open uploads."
+    )
     weight = models.FloatField(
         default=1.0, help_text="A tenant's share of a busy engine beside others'; 1 is normal."
     )

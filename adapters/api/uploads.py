@@ -4,14 +4,16 @@ The handler goes by field names only; a client's file names are never looked at.
 yet who is calling, so it records what is wrong, and the view says it when it knows.
 """
 
+import hashlib
 import os
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 from django.core.files.uploadedfile import UploadedFile
 from django.core.files.uploadhandler import FileUploadHandler, SkipFile, StopUpload
 
 from adapters import storage
+from adapters.uploads import ArrivedPart
 from tenants.errors import ApiError
 
 FILE_BY_FIELD = {
@@ -24,6 +26,8 @@ EXPECTED = "expected the files 'config' and 'weights', or one file 'archive' (zi
 
 class QuarantineHandler(FileUploadHandler):
     """max_bytes: of all files of the request together. A token is made with the first file."""
+
+    file_by_field: ClassVar[dict[str, str]] = FILE_BY_FIELD
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__()
@@ -40,7 +44,7 @@ class QuarantineHandler(FileUploadHandler):
 
     def new_file(self, field_name: str, *args: Any, **kwargs: Any) -> None:
         super().new_file(field_name, *args, **kwargs)
-        if field_name not in FILE_BY_FIELD or field_name in self.fields:
+        if field_name not in self.file_by_field or field_name in self.fields:
             self.unknown.append(field_name)
             raise SkipFile
         self.fields.add(field_name)
@@ -48,7 +52,7 @@ class QuarantineHandler(FileUploadHandler):
         self._file = self._path(field_name).open("xb")
 
     def _path(self, field_name: str) -> Path:
-        return storage.quarantine_dir(self.token) / FILE_BY_FIELD[field_name]
+        return storage.quarantine_dir(self.token) / self.file_by_field[field_name]
 
     def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
         self.num_bytes += len(raw_data)
@@ -79,6 +83,29 @@ class QuarantineHandler(FileUploadHandler):
         """Called when no version took the upload over."""
         self._close()
         storage.discard_quarantine(self.token)
+
+
+class PartHandler(QuarantineHandler):
+    """One file `data`, and its sha256 while it comes."""
+
+    file_by_field = {"data": storage.PART_FILE}
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(max_bytes)
+        self._sha256 = hashlib.sha256()
+
+    def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
+        super().receive_data_chunk(raw_data, start)
+        self._sha256.update(raw_data)
+
+    def arrived(self) -> ArrivedPart:
+        """Raises ApiError unless exactly `data` came, within max_bytes."""
+        if self.is_too_large:
+            message = f"data: a part has at most {self.max_bytes} bytes; send more parts."
+            raise ApiError("part_too_large", 413, message, param="data")
+        if self.unknown or not self.fields:
+            raise ApiError("missing_file", 400, "Expected one file 'data'.", param="data")
+        return ArrivedPart(self.token, self.num_bytes, self._sha256.hexdigest())
 
 
 def require_complete(handler: QuarantineHandler, max_bytes: int) -> None:

@@ -1,10 +1,12 @@
 from django.urls import path
 
-from adapters.api import views
+from adapters.api import upload_parts, views
 from adapters.api.fleet import FleetView
 
 ADAPTERS = "tenants/<slug:tenant>/adapters/"
 VERSIONS = ADAPTERS + "<str:name>/versions/"
+UPLOADS = "tenants/<slug:tenant>/uploads/"
+UPLOAD = UPLOADS + "<str:upload_id>/"
 
 urlpatterns = [
     path("fleet/", FleetView.as_view(), name="fleet"),
@@ -14,4 +16,9 @@ urlpatterns = [
     path(VERSIONS + "<int:number>/", views.VersionView.as_view(), name="version"),
     path(VERSIONS + "<int:number>/activate/", views.ActivateView.as_view(), name="activate"),
     path(VERSIONS + "<int:number>/retry/", views.RetryView.as_view(), name="retry"),
+    path(UPLOADS, upload_parts.UploadsView.as_view(), name="uploads"),
+    path(UPLOAD, upload_parts.UploadView.as_view(), name="upload"),
+    path(UPLOAD + "parts/", upload_parts.UploadPartsView.as_view(), name="upload-parts"),
+    path(UPLOAD + "complete/", upload_parts.UploadCompleteView.as_view(), name="upload-complete"),
+    path(UPLOAD + "cancel/", upload_parts.UploadCancelView.as_view(), name="upload-cancel"),
 ]

@@ -115,7 +115,7 @@ class VersionsView(TenantView):
         # Reading the files is what runs the handler, unless the CSRF check did.
         _ = request.FILES
         require_complete(upload, plan.max_upload_bytes)
-        version = publish.upload(self.principal, name, upload.token, request)
+        version = publish.upload(self.principal, name, upload.token, request, upload.num_bytes)
         # The row owns the quarantine from here on.
         self.upload = None
         return version_answer(version, 201)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters.validation.archive import WANTED, unpack
+from adapters.validation.join import ARCHIVE, join_parts
 from adapters.validation.values import check_effect, check_finite, scan
 from inference.adapter_format import (
     MAX_CONFIG_BYTES,
@@ -23,8 +24,6 @@ from inference.adapter_format import (
     shortened,
 )
 from inference.model_spec import ModelSpec
-
-ARCHIVE = "upload.zip"
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,7 @@ def check(request: CheckRequest) -> Verdict:
     verdict, folder = Verdict(), Path(request.folder)
     spec = ModelSpec.load(request.base_model_path)
     try:
+        join_parts(folder)
         if (folder / ARCHIVE).exists():
             verdict.add([], unpack(folder / ARCHIVE, folder, request.max_bytes))
         _check_files(verdict, folder, spec, request)

@@ -46,6 +46,9 @@ class PlanSerializer(serializers.ModelSerializer[Plan]):
             "max_adapters",
             "max_versions",
             "max_upload_bytes",
+            "max_upload_parts",
+            "max_open_uploads",
+            "max_stored_bytes",
         ]
         read_only_fields = fields
 

@@ -33,12 +33,12 @@ GOOD = [(CONFIG, b"{}"), (WEIGHTS, os.urandom(2000))]
 def try_unpack(folder: Path, content: bytes, max_bytes: int = MAX_BYTES) -> Any:
     staging = folder / "outer" / "staging"
     staging.mkdir(parents=True, exist_ok=True)
-    (staging / "upload.zip").write_bytes(content)
+    (staging / "upload.archive").write_bytes(content)
     try:
-        return unpack(staging / "upload.zip", staging, max_bytes)
+        return unpack(staging / "upload.archive", staging, max_bytes)
     finally:
         outside = {path for path in folder.rglob("*") if path.is_file()}
-        allowed = {staging / name for name in ("upload.zip", CONFIG, WEIGHTS)}
+        allowed = {staging / name for name in ("upload.archive", CONFIG, WEIGHTS)}
         assert outside <= allowed, "something was written elsewhere"
 
 
@@ -111,9 +111,9 @@ def test_an_existing_link_is_not_written_through(tmp_path: Path) -> None:
     staging.mkdir(parents=True)
     target.write_bytes(b"keep")
     (staging / WEIGHTS).symlink_to(target)
-    (staging / "upload.zip").write_bytes(zip_of(GOOD))
+    (staging / "upload.archive").write_bytes(zip_of(GOOD))
     with pytest.raises(OSError):
-        unpack(staging / "upload.zip", staging, MAX_BYTES)
+        unpack(staging / "upload.archive", staging, MAX_BYTES)
     assert target.read_bytes() == b"keep"
 
 

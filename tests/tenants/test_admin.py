@@ -89,6 +89,9 @@ def test_a_plans_limits_are_told_to_its_tenants(operator: Client) -> None:
         "max_adapters": 1,
         "max_versions": 1,
         "max_upload_bytes": 1,
+        "max_upload_parts": 1,
+        "max_open_uploads": 1,
+        "max_stored_bytes": 1,
         "weight": 2,
     }
     url = f"/admin/tenants/plan/{plan.id}/change/"

@@ -237,6 +237,90 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/tenants/{tenant}/uploads/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description The open ones, newest first: what can be resumed. */
+        get: operations["uploads_list"];
+        put?: never;
+        post: operations["uploads_create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/tenants/{tenant}/uploads/{upload_id}/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description With the parts that have arrived: where to go on after a drop. */
+        get: operations["uploads_retrieve"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/tenants/{tenant}/uploads/{upload_id}/cancel/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["uploads_cancel"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/tenants/{tenant}/uploads/{upload_id}/complete/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description Makes a version, as a whole upload does; watch `version.state`. */
+        post: operations["uploads_complete"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/tenants/{tenant}/uploads/{upload_id}/parts/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description Mixin: the part of a POST lies in quarantine before anyone asks who sent it. */
+        post: operations["uploads_add_part"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/tenants/{tenant}/usage/": {
         parameters: {
             query?: never;
@@ -330,6 +414,12 @@ export interface components {
                 [key: string]: unknown;
             } | null;
             readonly ip: string | null;
+        };
+        CompleteRequest: {
+            /** @description In this order; default: all parts by number. */
+            part_ids?: string[];
+            /** @description Of the whole file. */
+            md5?: string;
         };
         DayAdapterTotals: {
             num_requests: number;
@@ -441,6 +531,21 @@ export interface components {
             /** @description The whole key, gh-…. It is shown here only. */
             secret: string;
         };
+        NewUploadRequest: {
+            /** @description Shown; the bytes say what it is. */
+            filename: string;
+            /** @description Of the whole file. */
+            bytes: number;
+            /** @description Not looked at. */
+            mime_type?: string;
+            /** @default fine-tune */
+            purpose: string;
+            /**
+             * @description Whose version it becomes; default: the file's name without .zip, .tar, .tar.gz.
+             * @default
+             */
+            adapter: string;
+        };
         PaginatedAdapterList: {
             /** @example 123 */
             count: number;
@@ -516,6 +621,21 @@ export interface components {
             previous?: string | null;
             results: components["schemas"]["Tenant"][];
         };
+        PaginatedUploadStateList: {
+            /** @example 123 */
+            count: number;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=400&limit=100
+             */
+            next?: string | null;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=200&limit=100
+             */
+            previous?: string | null;
+            results: components["schemas"]["UploadState"][];
+        };
         PaginatedUsageList: {
             /** @example 123 */
             count: number;
@@ -546,6 +666,25 @@ export interface components {
             previous?: string | null;
             results: components["schemas"]["Version"][];
         };
+        Part: {
+            id: string;
+            object: components["schemas"]["PartObjectEnum"];
+            /** @description Seconds since 1970. */
+            created_at: number;
+            upload_id: string;
+            number: number;
+            bytes: number;
+            sha256: string;
+        };
+        PartDataRequest: {
+            /** Format: binary */
+            data: string;
+        };
+        /**
+         * @description * `upload.part` - upload.part
+         * @enum {string}
+         */
+        PartObjectEnum: "upload.part";
         /**
          * @description * `read` - read
          *     * `keys` - keys
@@ -591,6 +730,12 @@ export interface components {
             /** @description Versions kept for one adapter. */
             readonly max_versions: number;
             readonly max_upload_bytes: number;
+            /** @description Parts of one upload. */
+            readonly max_upload_parts: number;
+            /** @description Uploads in parts that were begun and not ended. */
+            readonly max_open_uploads: number;
+            /** @description All versions of a tenant, and its open uploads. */
+            readonly max_stored_bytes: number;
         };
         Problem: {
             code: string;
@@ -637,14 +782,6 @@ export interface components {
             login: string;
             password: string;
         };
-        /**
-         * @description * `open` - Open
-         *     * `finished` - Finished
-         *     * `cancelled` - Cancelled
-         *     * `failed` - Failed
-         * @enum {string}
-         */
-        StatusEnum: "open" | "finished" | "cancelled" | "failed";
         Summary: {
             /** Format: date-time */
             start: string;
@@ -714,6 +851,66 @@ export interface components {
              */
             archive?: string;
         };
+        UploadState: {
+            id: string;
+            object: components["schemas"]["UploadStateObjectEnum"];
+            bytes: number;
+            /** @description Seconds since 1970. */
+            created_at: number;
+            /** @description Moves on with each part. */
+            expires_at: number;
+            filename: string;
+            purpose: string;
+            status: components["schemas"]["UploadStateStatusEnum"];
+            adapter: string;
+            max_part_bytes: number;
+            /** @description What has arrived, by number. */
+            parts: components["schemas"]["Part"][];
+            version: components["schemas"]["UploadedVersion"] | null;
+            file: components["schemas"]["UploadedFile"] | null;
+        };
+        /**
+         * @description * `upload` - upload
+         * @enum {string}
+         */
+        UploadStateObjectEnum: "upload";
+        /**
+         * @description * `pending` - Pending
+         *     * `completed` - Completed
+         *     * `cancelled` - Cancelled
+         *     * `expired` - Expired
+         * @enum {string}
+         */
+        UploadStateStatusEnum: "pending" | "completed" | "cancelled" | "expired";
+        UploadedFile: {
+            /** @description The version, as `model` names it. */
+            id: string;
+            object: components["schemas"]["UploadedFileObjectEnum"];
+            bytes: number;
+            created_at: number;
+            filename: string;
+            purpose: string;
+            status: components["schemas"]["UploadedFileStatusEnum"];
+        };
+        /**
+         * @description * `file` - file
+         * @enum {string}
+         */
+        UploadedFileObjectEnum: "file";
+        /**
+         * @description * `uploaded` - uploaded
+         *     * `processed` - processed
+         *     * `error` - error
+         * @enum {string}
+         */
+        UploadedFileStatusEnum: "uploaded" | "processed" | "error";
+        UploadedVersion: {
+            adapter: string;
+            number: number;
+            state: components["schemas"]["VersionStateEnum"];
+            digest: string | null;
+            problems: string[];
+        };
         /** @description Token counts that are null are unknown. */
         Usage: {
             readonly request_id: string;
@@ -721,7 +918,7 @@ export interface components {
             readonly started_at: string;
             /** Format: date-time */
             readonly ended_at: string | null;
-            readonly status: components["schemas"]["StatusEnum"];
+            readonly status: components["schemas"]["UsageStatusEnum"];
             readonly error_code: string;
             readonly endpoint: string;
             readonly model: string;
@@ -739,6 +936,14 @@ export interface components {
              */
             readonly cost: string;
         };
+        /**
+         * @description * `open` - Open
+         *     * `finished` - Finished
+         *     * `cancelled` - Cancelled
+         *     * `failed` - Failed
+         * @enum {string}
+         */
+        UsageStatusEnum: "open" | "finished" | "cancelled" | "failed";
         Version: {
             /** Format: int64 */
             number: number;
@@ -1746,6 +1951,374 @@ export interface operations {
                 };
             };
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    uploads_list: {
+        parameters: {
+            query?: {
+                /** @description Number of results to return per page. */
+                limit?: number;
+                /** @description The initial index from which to return the results. */
+                offset?: number;
+            };
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PaginatedUploadStateList"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    uploads_create: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewUploadRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UploadState"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    uploads_retrieve: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+                upload_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UploadState"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    uploads_cancel: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+                upload_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UploadState"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    uploads_complete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+                upload_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["CompleteRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UploadState"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    uploads_add_part: {
+        parameters: {
+            query?: {
+                /** @description Its place. The same number again takes the part's place; without one, the next. */
+                number?: number;
+                /** @description In hex. Another one is a 400. */
+                sha256?: string;
+            };
+            header?: never;
+            path: {
+                tenant: string;
+                upload_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "multipart/form-data": components["schemas"]["PartDataRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Part"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };

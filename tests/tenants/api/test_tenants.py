@@ -51,6 +51,9 @@ def test_detail(client: Client) -> None:
         "max_adapters": 100,
         "max_versions": 100,
         "max_upload_bytes": 2**30,
+        "max_upload_parts": 1000,
+        "max_open_uploads": 10,
+        "max_stored_bytes": 100 * 2**30,
     }
     assert body["role"] == "developer"
     assert body["permissions"] == ["adapters", "inference", "keys", "read", "usage"]
