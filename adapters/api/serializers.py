@@ -119,11 +119,16 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
 
 
 class UploadSerializer(serializers.Serializer[Any]):
-    """Either both files or one zip that holds them. Client file names mean nothing."""
+    """Both files, a folder's files, or one archive that holds them."""
 
     config = serializers.FileField(required=False, help_text="adapter_config.json")
     weights = serializers.FileField(required=False, help_text="adapter_model.safetensors")
-    archive = serializers.FileField(required=False, help_text="A zip with both.")
+    archive = serializers.FileField(required=False, help_text="A zip, tar or tar.gz.")
+    files = serializers.ListField(
+        child=serializers.FileField(),
+        required=False,
+        help_text="A folder as PEFT saves it; what is no part of an adapter is left out.",
+    )
 
 
 class PlacementSerializer(serializers.ModelSerializer[Placement]):

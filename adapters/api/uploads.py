@@ -1,7 +1,8 @@
 """A multipart upload goes from the socket to quarantine in chunks: never into memory, once to disk.
 
-The handler goes by field names only; a client's file names are never looked at. It does not know
-yet who is calling, so it records what is wrong, and the view says it when it knows.
+The handler goes by field names; of a client's file names only the last part is looked at, in
+'files', and only compared. It does not know yet who is calling, so it records what is wrong, and
+the view says it when it knows.
 """
 
 import hashlib
@@ -14,6 +15,7 @@ from django.core.files.uploadhandler import FileUploadHandler, SkipFile, StopUpl
 
 from adapters import storage
 from adapters.uploads import ArrivedPart
+from adapters.validation.members import is_pickle
 from tenants.errors import ApiError
 
 FILE_BY_FIELD = {
@@ -21,13 +23,20 @@ FILE_BY_FIELD = {
     "weights": storage.WEIGHTS_FILE,
     "archive": storage.ARCHIVE_FILE,
 }
-EXPECTED = "expected the files 'config' and 'weights', or one file 'archive' (zip)"
+# A folder's files, all in this field: here a file's own name says which it is.
+FOLDER_FIELD = "files"
+FIELD_BY_NAME = {storage.CONFIG_FILE: "config", storage.WEIGHTS_FILE: "weights"}
+EXPECTED = (
+    "expected the files 'config' and 'weights', a folder's in 'files', or one file 'archive' "
+    "(zip, tar or tar.gz)"
+)
 
 
 class QuarantineHandler(FileUploadHandler):
     """max_bytes: of all files of the request together. A token is made with the first file."""
 
     file_by_field: ClassVar[dict[str, str]] = FILE_BY_FIELD
+    has_folder: ClassVar[bool] = True
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__()
@@ -36,14 +45,22 @@ class QuarantineHandler(FileUploadHandler):
         self.token = ""
         self.fields: set[str] = set()
         self.unknown: list[str] = []
+        # Of a folder, what is no part of an adapter.
+        self.dropped: list[str] = []
         self._file: IO[bytes] | None = None
 
     @property
     def is_too_large(self) -> bool:
         return self.num_bytes > self.max_bytes
 
-    def new_file(self, field_name: str, *args: Any, **kwargs: Any) -> None:
-        super().new_file(field_name, *args, **kwargs)
+    def new_file(self, field_name: str, file_name: str, *args: Any, **kwargs: Any) -> None:
+        super().new_file(field_name, file_name, *args, **kwargs)
+        if field_name == FOLDER_FIELD and self.has_folder:
+            name = file_name.rpartition("/")[2]
+            if name not in FIELD_BY_NAME:
+                self.dropped.append(name)
+                raise SkipFile
+            field_name = FIELD_BY_NAME[name]
         if field_name not in self.file_by_field or field_name in self.fields:
             self.unknown.append(field_name)
             raise SkipFile
@@ -89,6 +106,7 @@ class PartHandler(QuarantineHandler):
     """One file `data`, and its sha256 while it comes."""
 
     file_by_field = {"data": storage.PART_FILE}
+    has_folder = False
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(max_bytes)
@@ -118,4 +136,6 @@ def require_complete(handler: QuarantineHandler, max_bytes: int) -> None:
         raise ApiError("unexpected_file", 400, f"Unexpected or repeated files {names}: {EXPECTED}.")
     if handler.fields not in ({"config", "weights"}, {"archive"}):
         found = ", ".join(sorted(handler.fields)) or "none"
-        raise ApiError("missing_file", 400, f"Found files: {found}; {EXPECTED}.")
+        pickles = [name for name in handler.dropped if is_pickle(name)]
+        advice = " Pickles are never opened: convert to safetensors." if pickles else ""
+        raise ApiError("missing_file", 400, f"Found files: {found}; {EXPECTED}.{advice}")

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from adapters.validation.archive import WANTED, unpack
+from adapters.validation.archive import unpack
 from adapters.validation.join import ARCHIVE, join_parts
+from adapters.validation.members import WANTED
 from adapters.validation.values import check_effect, check_finite, scan
 from inference.adapter_format import (
     MAX_CONFIG_BYTES,

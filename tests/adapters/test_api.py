@@ -2,6 +2,7 @@
 
 import io
 import json
+import tarfile
 import zipfile
 from datetime import timedelta
 from pathlib import Path
@@ -91,13 +92,43 @@ def test_it_works(client: Client, adapter_files: Path, eager: Any) -> None:
     assert activated.status_code == 202 and activated.json()["state"] == "activating"
 
 
-def test_a_zip_makes_the_adapter_and_its_version(
-    client: Client, adapter_files: Path, eager: Any
+def tarred(folder: Path, mode: str) -> SimpleUploadedFile:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode) as archive:  # type: ignore[call-overload]
+        archive.add(folder, "export")
+    return SimpleUploadedFile("x.zip", out.getvalue())
+
+
+@pytest.mark.parametrize("kind", ["zip", "w", "w:gz"])
+def test_an_archive_makes_the_adapter_and_its_version(
+    kind: str, client: Client, adapter_files: Path, eager: Any
 ) -> None:
+    """Its bytes say which it is, whatever it is called."""
+    archive = zipped(adapter_files) if kind == "zip" else tarred(adapter_files, kind)
     with eager():
-        assert client.post(VERSIONS, {"archive": zipped(adapter_files)}).status_code == 201
+        assert client.post(VERSIONS, {"archive": archive}).status_code == 201
     assert client.get(f"{VERSIONS}1/").json()["state"] == "ready"
     assert client.get(ROOT).json()["results"][0]["name"] == "support-bot"
+
+
+def test_a_folder_of_files_is_a_version(client: Client, adapter_files: Path, eager: Any) -> None:
+    """Whatever else PEFT saved beside the two is left out; two of one name are no adapter."""
+    folder = [
+        SimpleUploadedFile(f"out/checkpoint-3/{name}", content)
+        for name, content in {**both_files(adapter_files), "README.md": b"x"}.items()
+    ]
+    with eager():
+        assert client.post(VERSIONS, {"files": folder}).status_code == 201
+    assert client.get(f"{VERSIONS}1/").json()["state"] == "ready"
+    for file in folder:
+        file.seek(0)
+    twice = [*folder, SimpleUploadedFile(f"a/{storage.CONFIG_FILE}", b"{}")]
+    assert error_of(client.post(VERSIONS, {"files": twice})) == (400, "unexpected_file")
+    pickled = [SimpleUploadedFile("a/adapter_model.bin", b"x")]
+    response = client.post(VERSIONS, {"files": pickled})
+    assert error_of(response) == (400, "missing_file")
+    assert "safetensors" in response.json()["error"]["message"]
+    assert not quarantines()
 
 
 def test_a_rejected_upload_shows_every_reason(

@@ -833,7 +833,7 @@ export interface components {
              */
             cost: string;
         };
-        /** @description Either both files or one zip that holds them. Client file names mean nothing. */
+        /** @description Both files, a folder's files, or one archive that holds them. */
         UploadRequest: {
             /**
              * Format: binary
@@ -847,9 +847,11 @@ export interface components {
             weights?: string;
             /**
              * Format: binary
-             * @description A zip with both.
+             * @description A zip, tar or tar.gz.
              */
             archive?: string;
+            /** @description A folder as PEFT saves it; what is no part of an adapter is left out. */
+            files?: string[];
         };
         UploadState: {
             id: string;
