@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 ROOT_DIR = Path(__file__).resolve().parent.parent
-ROOMS = ("kernels", "inference", "tenants", "adapters", "gateway", "frontend", "demo", "tests")
+ROOMS = (
+    *("kernels", "inference", "tenants", "adapters", "gateway", "frontend", "demo", "grafthouse"),
+    "tests",
+)
 DOCS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *(f"{room}/README.md" for room in ROOMS))
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 

@@ -1,0 +1,3 @@
+from grafthouse.cli import main
+
+main()
