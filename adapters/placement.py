@@ -18,6 +18,7 @@ from django.utils import timezone
 from adapters import storage
 from adapters.access import NUM_RETAINED_VERSIONS
 from adapters.activation import fail_activation, finish_activation
+from adapters.blobs import BlobError
 from adapters.fleet import (
     MAX_PARALLEL_CALLS,
     Report,
@@ -159,7 +160,16 @@ def _claim(row: Placement) -> bool:
 
 
 def _loader(row: Placement) -> Callable[[], None]:
-    return partial(load, row.replica.url, row.digest, str(storage.blob_dir(row.digest)))
+    return partial(_load, row.replica.url, row.digest)
+
+
+def _load(url: str, digest: str) -> None:
+    """The bytes come to this machine before the replica is told where they are."""
+    try:
+        path = storage.local_blob(digest)
+    except BlobError as error:
+        raise ReplicaError(f"its bytes are not at hand: {error}") from error
+    load(url, digest, str(path))
 
 
 def _record_load(row: Placement, result: ReplicaError | None) -> None:

@@ -2,14 +2,13 @@
 
     <ADAPTER_STORE_DIR>/quarantine/<random>/   what was uploaded, until it is published or rejected
     <ADAPTER_STORE_DIR>/<digest[:2]>/<digest>/ adapter_config.json, adapter_model.safetensors
-    <ADAPTER_STORE_DIR>/trash/                 on the way out, swept
+    <ADAPTER_STORE_DIR>/trash/                 on the way in or out
 
-Every move is one rename in one file system: a reader sees a whole blob or none.
+With ADAPTER_S3_BUCKET the second is a cache of the bucket's.
 """
 
-import contextlib
 import json
-import os
+import logging
 import re
 import secrets
 import shutil
@@ -19,18 +18,20 @@ from pathlib import Path
 
 from django.conf import settings
 
+from adapters.blobs import CONFIG_FILE as CONFIG_FILE
+from adapters.blobs import WEIGHTS_FILE as WEIGHTS_FILE
+from adapters.blobs import BlobError, Blobs, FolderBlobs, sync_dir, sync_file
 from adapters.models import AdapterVersion, Placement, Upload, UploadStatus
 from tenants.scope import unscoped
 
-CONFIG_FILE = "adapter_config.json"
-WEIGHTS_FILE = "adapter_model.safetensors"
+log = logging.getLogger(__name__)
+
 ARCHIVE_FILE = "upload.archive"
 # One part, before it is its upload's; and in which order parts are joined.
 PART_FILE = "part"
 ORDER_FILE = "parts.json"
 
 _TOKEN = re.compile(r"[0-9a-f]{32}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _PART = re.compile(r"part_[0-9a-f]{32}")
 
 
@@ -67,7 +68,7 @@ def keep_part(token: str, quarantine: str, name: str) -> None:
     """Moves the part of one quarantine into an upload's; its bytes are on disk already."""
     target = part_path(quarantine, name)
     (quarantine_dir(token) / PART_FILE).rename(target)
-    _sync_dir(target.parent)
+    sync_dir(target.parent)
 
 
 def remove_part(quarantine: str, name: str) -> None:
@@ -81,56 +82,41 @@ def write_order(quarantine: str, names: Sequence[str]) -> None:
     written.write_text(json.dumps([part_path(quarantine, name).name for name in names]))
     sync_file(written)
     written.rename(target)
-    _sync_dir(target.parent)
+    sync_dir(target.parent)
+
+
+def blobs() -> Blobs:
+    if not settings.ADAPTER_S3_BUCKET:
+        return FolderBlobs(store_dir())
+    # Half a second of imports that a folder does without.
+    from adapters.s3 import S3Blobs
+
+    return S3Blobs(
+        store_dir(),
+        settings.ADAPTER_S3_BUCKET,
+        settings.ADAPTER_S3_PREFIX,
+        settings.ADAPTER_S3_ENDPOINT,
+    )
 
 
 def blob_dir(digest: str) -> Path:
-    """What a replica is told as lora_path."""
-    if not _DIGEST.fullmatch(digest):
-        raise ValueError(f"not a digest: {digest!r}")
-    return store_dir() / digest[:2] / digest
+    """Where a digest's files lie on this machine, if they do."""
+    return FolderBlobs(store_dir()).path(digest)
+
+
+def local_blob(digest: str) -> Path:
+    """What a replica is told as lora_path: fetched first if need be. Raises BlobError."""
+    return blobs().local_dir(digest)
 
 
 def publish_blob(token: str, digest: str) -> None:
     """Moves the two validated files from quarantine to their digest's place. Idempotent.
 
     The row must already hold the digest: only then does `delete_blob_if_unused` keep its hands off.
+    Raises BlobError.
     """
-    target, source = blob_dir(digest), quarantine_dir(token)
-    if not target.is_dir():
-        staged = source / "blob"
-        staged.mkdir(exist_ok=True)
-        for name in (CONFIG_FILE, WEIGHTS_FILE):
-            # A link, not a move: a worker that dies here leaves the upload whole for the next one.
-            with contextlib.suppress(FileExistsError):
-                os.link(source / name, staged / name)
-            sync_file(staged / name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _rename_unless_there(staged, target)
-        _sync_dir(target.parent)
+    blobs().publish(digest, quarantine_dir(token))
     discard_quarantine(token)
-
-
-def _rename_unless_there(source: Path, target: Path) -> None:
-    try:
-        source.rename(target)
-    except OSError:
-        # Another worker published the same bytes first.
-        if not target.is_dir():
-            raise
-
-
-def sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_dir(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def is_needed(digest: str) -> bool:
@@ -143,17 +129,24 @@ def is_needed(digest: str) -> bool:
 
 def delete_blob_if_unused(digest: str) -> bool:
     """Whether the bytes went. Safe beside a worker that is just publishing the same bytes."""
-    target = blob_dir(digest)
-    if is_needed(digest) or not target.is_dir():
+    try:
+        return not is_needed(digest) and blobs().delete(digest, lambda: is_needed(digest))
+    except BlobError as error:
+        log.warning("%s", error)
         return False
-    trash = store_dir() / "trash" / f"{digest}.{secrets.token_hex(4)}"
-    trash.parent.mkdir(parents=True, exist_ok=True)
-    target.rename(trash)
-    if is_needed(digest):
-        # Wanted again between the question and the move.
-        _rename_unless_there(trash, target)
-    shutil.rmtree(trash, ignore_errors=True)
-    return True
+
+
+def sweep_cache(max_age_s: float) -> int:
+    """With a bucket: removes local copies that no replica is to hold; returns how many."""
+    if not settings.ADAPTER_S3_BUCKET:
+        return 0
+    local, num_removed = FolderBlobs(store_dir()), 0
+    placed = set(Placement.objects.values_list("digest", flat=True))
+    for folder in store_dir().glob(f"{'[0-9a-f]' * 2}/{'[0-9a-f]' * 64}"):
+        is_old = folder.stat().st_mtime < time.time() - max_age_s
+        if folder.name not in placed and is_old:
+            num_removed += local.delete(folder.name, lambda: False)
+    return num_removed
 
 
 def sweep_quarantine(max_age_s: float) -> int:

@@ -1,5 +1,6 @@
 """Validating one upload: claimed by one worker, checked in a child process, settled once."""
 
+import logging
 from datetime import timedelta
 from typing import Any
 
@@ -8,6 +9,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from adapters import storage, tasks
+from adapters.blobs import BlobError
 from adapters.models import AdapterVersion, Replica, VersionState
 from adapters.transition import move, publish_version
 from adapters.validation.check import CheckRequest
@@ -17,12 +19,15 @@ from inference.adapter_format import Problem
 from tenants.models import Plan, Tenant
 from tenants.scope import tenant_scope, unscoped
 
+log = logging.getLogger(__name__)
+
 MAX_ATTEMPTS = 3
 # A working child is heard of every two seconds.
 STALE_AFTER = timedelta(seconds=30)
 # A queued message is normally taken at once; after this it is taken for lost.
 REQUEUE_AFTER = timedelta(seconds=15)
 QUARANTINE_MAX_AGE_S = 3600.0
+CACHE_MAX_AGE_S = 3600.0
 
 
 def validate_version(tenant_id: int, version_id: int, limits: ChildLimits | None = None) -> None:
@@ -41,7 +46,7 @@ def validate_version(tenant_id: int, version_id: int, limits: ChildLimits | None
         except ValidationCrashed as crash:
             _settle_crash(version, crash)
         else:
-            _settle(version, verdict)
+            _settle_or_retry(version, verdict)
 
 
 def _claim(version_id: int) -> AdapterVersion | None:
@@ -83,6 +88,15 @@ def _settle_crash(version: AdapterVersion, crash: ValidationCrashed) -> None:
         move(version, VersionState.UPLOADED, heartbeat_at=timezone.now())
     else:
         move(version, VersionState.FAILED, error=str(crash), heartbeat_at=None)
+
+
+def _settle_or_retry(version: AdapterVersion, verdict: dict[str, Any]) -> None:
+    try:
+        _settle(version, verdict)
+    except BlobError as error:
+        log.error("version %s was not stored: %s", version.id, error)
+        message = "It passed, but the store did not take its bytes; the operator's log says why."
+        _settle_crash(version, ValidationCrashed(message, False))
 
 
 def _settle(version: AdapterVersion, verdict: dict[str, Any]) -> None:
@@ -128,6 +142,7 @@ def requeue_stale() -> int:
         dead = list(rows.filter(state=VersionState.VALIDATING, heartbeat_at__lt=now - STALE_AFTER))
     num_queued = sum(_requeue(version) for version in [*lost, *dead])
     storage.sweep_quarantine(QUARANTINE_MAX_AGE_S)
+    storage.sweep_cache(CACHE_MAX_AGE_S)
     return num_queued
 
 

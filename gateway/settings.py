@@ -197,6 +197,10 @@ DEMO_MODEL_PATH = VAR_DIR / "models" / "smollm2-135m-instruct"
 BASE_MODEL_PATH = Path(os.environ.get("MODEL") or DEMO_MODEL_PATH).absolute()
 BASE_MODEL_NAME = os.environ.get("MODEL_NAME", BASE_MODEL_PATH.name.lower())
 ADAPTER_STORE_DIR = Path(os.environ.get("ADAPTER_STORE_DIR", VAR_DIR / "adapters"))
+# Of a bucket that holds the blobs; ADAPTER_STORE_DIR is then a cache. Empty: the folder alone does.
+ADAPTER_S3_BUCKET = os.environ.get("ADAPTER_S3_BUCKET", "")
+ADAPTER_S3_PREFIX = os.environ.get("ADAPTER_S3_PREFIX", "adapters/")
+ADAPTER_S3_ENDPOINT = os.environ.get("ADAPTER_S3_ENDPOINT", "")
 REPLICA_URLS = env_list("REPLICA_URLS", "http://127.0.0.1:8100")
 NUM_REPLICAS_PER_ADAPTER = env_int("NUM_REPLICAS_PER_ADAPTER", 2)
 

@@ -16,14 +16,14 @@ LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
 def read_settings() -> set[str]:
     text = (ROOT_DIR / "gateway" / "settings.py").read_text()
-    read = re.findall(r'env_(?:bool|int|list)\(\s*"([A-Z_]+)"', text)
-    return {*read, *re.findall(r'os\.environ\.get\(\s*"([A-Z_]+)"', text)}
+    read = re.findall(r'env_(?:bool|int|list)\(\s*"([A-Z0-9_]+)"', text)
+    return {*read, *re.findall(r'os\.environ\.get\(\s*"([A-Z0-9_]+)"', text)}
 
 
 def test_every_setting_is_in_the_readme_and_no_other() -> None:
     table = (ROOT_DIR / "README.md").read_text().split("## Settings")[1].split("## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    documented = {name for row in rows for name in re.findall(r"`([A-Z_]+)`", row)}
+    documented = {name for row in rows for name in re.findall(r"`([A-Z0-9_]+)`", row)}
     assert documented == read_settings()
 
 

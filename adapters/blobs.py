@@ -1,0 +1,106 @@
+"""Published bytes by digest: one small interface, a folder here, an S3 bucket in s3.py.
+
+A replica reads a folder, so every store answers with one: <root>/<digest[:2]>/<digest>/.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+FILES = (CONFIG_FILE, WEIGHTS_FILE)
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class BlobError(Exception):
+    """Bytes that should be there are not, are others, or cannot be reached; fit for an operator."""
+
+
+class Blobs(Protocol):
+    def publish(self, digest: str, source: Path) -> None:
+        """Keeps source's two files under their digest, for good on return. Idempotent."""
+
+    def local_dir(self, digest: str) -> Path:
+        """A folder with both files, whole. Raises BlobError."""
+
+    def delete(self, digest: str, is_needed: Callable[[], bool]) -> bool:
+        """Whether the bytes went. is_needed is asked again once nobody can find them any more."""
+
+
+class FolderBlobs:
+    """Every move is one rename in one file system: a reader sees a whole blob or none."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def path(self, digest: str) -> Path:
+        if not _DIGEST.fullmatch(digest):
+            raise ValueError(f"not a digest: {digest!r}")
+        return self._root / digest[:2] / digest
+
+    def publish(self, digest: str, source: Path) -> None:
+        target = self.path(digest)
+        if target.is_dir():
+            return
+        staged = source / "blob"
+        staged.mkdir(exist_ok=True)
+        for name in FILES:
+            # A link, not a move: a worker that dies here leaves the upload whole for the next one.
+            with contextlib.suppress(FileExistsError):
+                os.link(source / name, staged / name)
+            sync_file(staged / name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        rename_unless_there(staged, target)
+        sync_dir(target.parent)
+
+    def local_dir(self, digest: str) -> Path:
+        if not self.path(digest).is_dir():
+            raise BlobError(f"the store has no bytes of {digest}")
+        return self.path(digest)
+
+    def delete(self, digest: str, is_needed: Callable[[], bool]) -> bool:
+        target = self.path(digest)
+        if not target.is_dir():
+            return False
+        trash = self.trash(digest)
+        target.rename(trash)
+        if is_needed():
+            # Wanted again between the question and the move.
+            rename_unless_there(trash, target)
+        shutil.rmtree(trash, ignore_errors=True)
+        return not target.is_dir()
+
+    def trash(self, digest: str) -> Path:
+        """A name on the way in or out that nobody reads."""
+        path = self._root / "trash" / f"{digest}.{secrets.token_hex(4)}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+
+def rename_unless_there(source: Path, target: Path) -> None:
+    try:
+        source.rename(target)
+    except OSError:
+        # Another process published the same bytes first.
+        if not target.is_dir():
+            raise
+
+
+def sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_dir(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
