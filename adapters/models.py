@@ -8,6 +8,7 @@ from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models import Q
 
+from adapters.import_models import Import, ImportStatus
 from adapters.upload_models import Upload, UploadPart, UploadStatus
 from tenants.scope import ScopedModel
 
@@ -15,6 +16,8 @@ from tenants.scope import ScopedModel
 __all__ = [
     "Adapter",
     "AdapterVersion",
+    "Import",
+    "ImportStatus",
     "Placement",
     "PlacementState",
     "Replica",

@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from adapters import storage, tasks
 from adapters.access import is_reserved
 from adapters.activation import begin_activation
-from adapters.models import NAME_PATTERN, Adapter, AdapterVersion, VersionState
+from adapters.models import NAME_PATTERN, Adapter, AdapterVersion, VersionState, empty_report
 from adapters.stored_bytes import require_room
 from adapters.transition import label, move, publish_adapter, publish_version
 from tenants import audit
@@ -27,7 +27,10 @@ _IN_USE = (VersionState.ACTIVE, VersionState.ACTIVATING)
 
 
 def create_adapter(
-    principal: Principal, name: str, description: str = "", request: Request | None = None
+    principal: Principal | audit.Actor,
+    name: str,
+    description: str = "",
+    request: Request | None = None,
 ) -> Adapter:
     """Raises ApiError: 400 for the name, 409 when it is taken, 403 at the plan's limit."""
     check_name(name)
@@ -58,22 +61,23 @@ def check_name(name: str) -> None:
         raise ApiError("reserved_name", 400, message, param="name")
 
 
-def locked_plan(principal: Principal) -> Plan:
+def locked_plan(principal: Principal | audit.Actor) -> Plan:
     """Counting against a limit holds the tenant's row: two uploads cannot both be the last."""
     return Tenant.objects.select_for_update().get(id=principal.tenant_id).plan
 
 
 def upload(
-    principal: Principal,
+    principal: Principal | audit.Actor,
     name: str,
     quarantine: str,
     request: Request | None = None,
     num_bytes: int = 0,
+    source: dict[str, str] | None = None,
 ) -> AdapterVersion:
     """A version of what lies in quarantine; the adapter is made if it is new. Validation is queued.
 
-    num_bytes: of what lies there. Raises ApiError as create_adapter, and 403 at the plan's limits
-    of versions and of stored bytes.
+    num_bytes: of what lies there; source: where it was fetched from. Raises ApiError as
+    create_adapter, and 403 at the plan's limits of versions and of stored bytes.
     """
     check_name(name)
     with transaction.atomic():
@@ -95,10 +99,11 @@ def upload(
             number=adapter.last_number,
             quarantine=quarantine,
             size_bytes=num_bytes,
+            report={**empty_report(), "facts": {"source": source} if source else {}},
             heartbeat_at=timezone.now(),
             created_by=audit.name_of(principal),
         )
-        audit.record(principal, "version.uploaded", label(version), None, None, request)
+        audit.record(principal, "version.uploaded", label(version), None, source, request)
         publish_version(version, VersionState.UPLOADED)
         tasks.queue(tasks.validate, version.tenant_id, version.id)
     return version

@@ -10,7 +10,7 @@ from celery import shared_task
 from django.db import transaction
 
 
-def queue(task: Any, *ids: int) -> None:
+def queue(task: Any, *ids: int | str) -> None:
     """Once the running transaction commits. A broker that is down is logged by Django and harms
     nobody: requeue_stale and beat find the row.
     """
@@ -45,3 +45,18 @@ def expire_uploads() -> None:
     from adapters import uploads
 
     uploads.expire_uploads()
+
+
+# The sealed token comes with the message only; ids are in the row.
+@shared_task
+def run_import(tenant_id: int, import_id: int, sealed: str) -> None:
+    from adapters import imports
+
+    imports.run_import(tenant_id, import_id, sealed)
+
+
+@shared_task(expires=20)
+def requeue_imports() -> None:
+    from adapters import imports
+
+    imports.requeue_imports()

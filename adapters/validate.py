@@ -101,6 +101,8 @@ def _settle_or_retry(version: AdapterVersion, verdict: dict[str, Any]) -> None:
 
 def _settle(version: AdapterVersion, verdict: dict[str, Any]) -> None:
     report = {name: verdict[name] for name in ("problems", "warnings", "facts")}
+    if source := version.report["facts"].get("source"):
+        report["facts"]["source"] = source
     if verdict["digest"] is None:
         _reject(version, report)
         return

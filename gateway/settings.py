@@ -166,6 +166,7 @@ CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {
     "reconcile-placement": {"task": "adapters.tasks.reconcile", "schedule": 2.0},
     "requeue-stale-versions": {"task": "adapters.tasks.requeue_stale", "schedule": 10.0},
     "expire-uploads": {"task": "adapters.tasks.expire_uploads", "schedule": 60.0},
+    "requeue-stale-imports": {"task": "adapters.tasks.requeue_imports", "schedule": 10.0},
     "settle-orphaned-usage": {"task": "tenants.tasks.settle_orphans", "schedule": 10.0},
 }
 
@@ -201,6 +202,8 @@ ADAPTER_STORE_DIR = Path(os.environ.get("ADAPTER_STORE_DIR", VAR_DIR / "adapters
 ADAPTER_S3_BUCKET = os.environ.get("ADAPTER_S3_BUCKET", "")
 ADAPTER_S3_PREFIX = os.environ.get("ADAPTER_S3_PREFIX", "adapters/")
 ADAPTER_S3_ENDPOINT = os.environ.get("ADAPTER_S3_ENDPOINT", "")
+# Where adapters are imported from: the hub, or a mirror that speaks its HTTP.
+HF_ENDPOINT = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 REPLICA_URLS = env_list("REPLICA_URLS", "http://127.0.0.1:8100")
 NUM_REPLICAS_PER_ADAPTER = env_int("NUM_REPLICAS_PER_ADAPTER", 2)
 

@@ -54,6 +54,12 @@ class ProblemSerializer(serializers.Serializer[Any]):
     found = serializers.CharField(allow_blank=True)
 
 
+class SourceSerializer(serializers.Serializer[Any]):
+    repo_id = serializers.CharField()
+    revision = serializers.CharField()
+    commit = serializers.CharField()
+
+
 class FactsSerializer(serializers.Serializer[Any]):
     """Of an adapter whose tensors fit; absent before that is known."""
 
@@ -66,6 +72,10 @@ class FactsSerializer(serializers.Serializer[Any]):
     targets = serializers.ListField(child=serializers.CharField(), required=False)
     dtypes = serializers.ListField(child=serializers.CharField(), required=False)
     scales = serializers.ListField(child=serializers.FloatField(), required=False)
+    # The stubs know `source` as where a field reads from.
+    source = SourceSerializer(  # type: ignore[assignment]
+        required=False, help_text="The Hugging Face repository it was imported from."
+    )
 
 
 class ReportSerializer(serializers.Serializer[Any]):

@@ -1,10 +1,11 @@
 from django.urls import path
 
-from adapters.api import upload_parts, views
+from adapters.api import imports, upload_parts, views
 from adapters.api.fleet import FleetView
 
 ADAPTERS = "tenants/<slug:tenant>/adapters/"
 VERSIONS = ADAPTERS + "<str:name>/versions/"
+IMPORTS = ADAPTERS + "<str:name>/imports/"
 UPLOADS = "tenants/<slug:tenant>/uploads/"
 UPLOAD = UPLOADS + "<str:upload_id>/"
 
@@ -16,6 +17,8 @@ urlpatterns = [
     path(VERSIONS + "<int:number>/", views.VersionView.as_view(), name="version"),
     path(VERSIONS + "<int:number>/activate/", views.ActivateView.as_view(), name="activate"),
     path(VERSIONS + "<int:number>/retry/", views.RetryView.as_view(), name="retry"),
+    path(IMPORTS, imports.ImportsView.as_view(), name="imports"),
+    path(IMPORTS + "<str:import_id>/", imports.ImportView.as_view(), name="import"),
     path(UPLOADS, upload_parts.UploadsView.as_view(), name="uploads"),
     path(UPLOAD, upload_parts.UploadView.as_view(), name="upload"),
     path(UPLOAD + "parts/", upload_parts.UploadPartsView.as_view(), name="upload-parts"),
