@@ -1,6 +1,5 @@
 """The replicas: which there are (settings), how they are (their own /state), what they hold."""
 
-import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,16 +11,16 @@ from typing import Any, TypeVar
 from django.conf import settings
 from django.utils import timezone
 
+from adapters.dialects import DIALECTS, split_url
+from adapters.dialects.dialect import ReplicaError, is_digest
 from adapters.models import Replica
-from adapters.replica_http import ReplicaError, fetch_state
+from adapters.replica_http import fetch_state
 from tenants import events
 from tenants.models import Tenant
 
 MAX_PARALLEL_CALLS = 16
 # One lost poll is no reason to place everything anew; a dead process is noticed by the second.
 UNHEALTHY_AFTER = timedelta(seconds=3)
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 R = TypeVar("R")
 
@@ -37,10 +36,13 @@ class Report:
 
 def sync_replicas() -> list[Replica]:
     """Rows for exactly the configured URLs; placements of a removed replica go with it."""
-    urls = [url.rstrip("/") for url in settings.REPLICA_URLS]
-    Replica.objects.exclude(url__in=urls).delete()
+    configured = {url: one.name for one, url in map(split_url, settings.REPLICA_URLS)}
+    # Another engine at the same address is another replica: nothing of the former is there.
+    for row in Replica.objects.all():
+        if configured.get(row.url) != row.dialect:
+            row.delete()
     known = set(Replica.objects.values_list("url", flat=True))
-    missing = [Replica(url=url) for url in dict.fromkeys(urls) if url not in known]
+    missing = [Replica(url=u, dialect=name) for u, name in configured.items() if u not in known]
     Replica.objects.bulk_create(missing, ignore_conflicts=True)
     return list(Replica.objects.all())
 
@@ -48,7 +50,8 @@ def sync_replicas() -> list[Replica]:
 def poll(replicas: Sequence[Replica]) -> list[Report]:
     """Asks all at once and records how they are; the reports of those that answered."""
     polled_at = timezone.now()
-    answers = in_parallel([partial(fetch_state, replica.url) for replica in replicas])
+    calls = [partial(fetch_state, DIALECTS[one.dialect], one.url) for one in replicas]
+    answers = in_parallel(calls)
     reports = []
     for replica, answer in zip(replicas, answers, strict=True):
         if isinstance(answer, ReplicaError):
@@ -75,8 +78,10 @@ def attempt(call: Callable[[], R]) -> R | ReplicaError:
 
 
 def _digests(state: dict[str, Any]) -> frozenset[str]:
-    names = [one.get("name") for one in state["adapters"] if isinstance(one, dict)]
-    return frozenset(name for name in names if isinstance(name, str) and _DIGEST.fullmatch(name))
+    """Other bytes under a digest's name are not held: the load that follows says what is wrong."""
+    held = [one for one in state["adapters"] if isinstance(one, dict)]
+    held = [one for one in held if is_digest(one.get("name"))]
+    return frozenset(one["name"] for one in held if one.get("digest") == one["name"])
 
 
 def _record_answer(replica: Replica, now: datetime, state: dict[str, Any]) -> None:

@@ -147,6 +147,8 @@ class Replica(models.Model):
     """An inference process of the fleet, as settings.REPLICA_URLS lists it, and its last report."""
 
     url = models.CharField(max_length=200, unique=True)
+    # A name of adapters.dialects: which engine it is.
+    dialect = models.CharField(max_length=16, default="grafthouse")
     healthy = models.BooleanField(default=False)
     last_seen = models.DateTimeField(null=True)
     # inference.request.EngineState as JSON.

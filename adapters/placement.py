@@ -19,6 +19,8 @@ from adapters import storage
 from adapters.access import NUM_RETAINED_VERSIONS
 from adapters.activation import fail_activation, finish_activation
 from adapters.blobs import BlobError
+from adapters.dialects import DIALECTS
+from adapters.dialects.dialect import Dialect, ReplicaError
 from adapters.fleet import (
     MAX_PARALLEL_CALLS,
     Report,
@@ -29,7 +31,7 @@ from adapters.fleet import (
     sync_replicas,
 )
 from adapters.models import AdapterVersion, Placement, PlacementState, Replica, VersionState
-from adapters.replica_http import LOAD_TIMEOUT_S, ReplicaError, load, unload
+from adapters.replica_http import LOAD_TIMEOUT_S, load, unload
 from tenants.scope import tenant_scope, unscoped
 
 log = logging.getLogger(__name__)
@@ -160,16 +162,16 @@ def _claim(row: Placement) -> bool:
 
 
 def _loader(row: Placement) -> Callable[[], None]:
-    return partial(_load, row.replica.url, row.digest)
+    return partial(_load, DIALECTS[row.replica.dialect], row.replica.url, row.digest)
 
 
-def _load(url: str, digest: str) -> None:
+def _load(dialect: Dialect, url: str, digest: str) -> None:
     """The bytes come to this machine before the replica is told where they are."""
     try:
         path = storage.local_blob(digest)
     except BlobError as error:
         raise ReplicaError(f"its bytes are not at hand: {error}") from error
-    load(url, digest, str(path))
+    load(dialect, url, digest, str(path))
 
 
 def _record_load(row: Placement, result: ReplicaError | None) -> None:
@@ -228,7 +230,9 @@ def _unload_orphans(replicas: Sequence[Replica]) -> None:
     # Read again here: a version may have been activated while this round was loading.
     needed = needed_digests()
     due = [row for row in rows if row.digest not in needed]
-    calls = [partial(unload, row.replica.url, row.digest) for row in due]
+    calls = [
+        partial(unload, DIALECTS[row.replica.dialect], row.replica.url, row.digest) for row in due
+    ]
     for row, result in zip(due, in_parallel(calls), strict=True):
         if isinstance(result, ReplicaError):
             log.warning("unload of %s on %s: %s", row.digest[:12], row.replica.url, result)

@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
+from adapters.dialects import split_url
+
 MIN_PORT, MAX_PORT = 1, 65535
 
 
@@ -25,15 +27,20 @@ def check_replicas() -> Iterator[CheckMessage]:
             hint="Set it to the URLs of the inference replicas, separated by commas.",
             id="gateway.E001",
         )
-    for url in urls:
+    for configured in urls:
+        try:
+            url = split_url(configured)[1]
+        except ValueError as error:
+            yield Error(f"REPLICA_URLS: {error}.", id="gateway.E008")
+            continue
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.netloc or parts.query:
             yield Error(
                 f"REPLICA_URLS: {url!r} is not an http(s) URL.",
-                hint="Expected something like http://127.0.0.1:8100.",
+                hint="Expected something like http://127.0.0.1:8100 or vllm+http://10.0.0.2:8000.",
                 id="gateway.E002",
             )
-    if len({url.rstrip("/") for url in urls}) != len(urls):
+    if len({url.rstrip("/").rpartition("+")[2] for url in urls}) != len(urls):
         yield Error("REPLICA_URLS names a replica twice.", id="gateway.E003")
 
 

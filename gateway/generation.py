@@ -193,16 +193,17 @@ class Generation:
         return True
 
     async def _attempt(self, url: str) -> AsyncGenerator[dict[str, Any], None]:
-        self.relay = Relay(self.admission.ask, self.admission.identity())
+        replicas, digest = self._runtime.replicas, self.admission.resolved.digest
+        dialect = replicas.dialect(url)
+        body = dialect.request(self._body, replicas.base_name(url), digest)
+        self.relay = Relay(self.admission.ask, self.admission.identity(), dialect, body["model"])
         self._replica = url
         held: list[dict[str, Any]] = []
         is_done = False
         endpoint = self.admission.ask.endpoint
-        model = self.admission.resolved.digest or self._runtime.replicas.base_name(url)
-        body = self._body | {"model": model}
-        with self._runtime.replicas.using(url):
-            weight = self.admission.principal.weight
-            async with open_stream(self._runtime.session, url, endpoint, body, weight) as payloads:
+        weight, session = self.admission.principal.weight, self._runtime.session
+        with replicas.using(url):
+            async with open_stream(session, url, dialect, endpoint, body, weight) as payloads:
                 async for payload in payloads:
                     if payload == b"[DONE]":
                         is_done = True
@@ -229,6 +230,9 @@ class Generation:
             # A replica that stops says so inside its streams.
             if error.code == "overloaded" and not self._is_committed:
                 raise ReplicaBusy(error.message) from error
+            # Some engines open the stream before they look for the adapter.
+            if error.code == "model_not_found" and not self._is_committed:
+                raise AdapterGone(error.message) from error
             raise
 
     async def _commit(self) -> None:

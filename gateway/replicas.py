@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-import orjson
 
+from adapters.dialects import split_url
+from adapters.dialects.dialect import Answer, Dialect, ReplicaError
 from gateway import metrics
 from gateway.router import Snapshot
 
@@ -37,6 +38,7 @@ class Replica:
     """
 
     url: str
+    dialect: Dialect
     is_ready: bool = False
     num_failures: int = 0
     num_sent: int = 0
@@ -60,7 +62,8 @@ class Replica:
 class ReplicaTable:
     def __init__(self, session: aiohttp.ClientSession, urls: Sequence[str]) -> None:
         self._session = session
-        self._replicas = {url.rstrip("/"): Replica(url.rstrip("/")) for url in urls}
+        spoken = map(split_url, urls)
+        self._replicas = {url: Replica(url, dialect) for dialect, url in spoken}
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_at = float("-inf")
 
@@ -78,6 +81,9 @@ class ReplicaTable:
     def base_name(self, url: str) -> str:
         """What the replica calls its base model."""
         return str(self._replicas[url].state.get("model", ""))
+
+    def dialect(self, url: str) -> Dialect:
+        return self._replicas[url].dialect
 
     async def poll_forever(self) -> None:
         while True:
@@ -101,7 +107,7 @@ class ReplicaTable:
     async def _poll(self, replica: Replica) -> None:
         num_sent = replica.num_sent
         try:
-            state = await self._fetch_state(replica.url)
+            state = await self._fetch_state(replica)
             digests = frozenset(str(one["digest"]) for one in state["adapters"])
         except (
             aiohttp.ClientError,
@@ -110,6 +116,7 @@ class ReplicaTable:
             ValueError,
             TypeError,
             KeyError,
+            ReplicaError,
         ) as error:
             self._failed(replica, error)
         else:
@@ -119,14 +126,14 @@ class ReplicaTable:
             replica.state, replica.digests, replica.num_sent_at_poll = state, digests, num_sent
         metrics.observe_replica(replica.snapshot())
 
-    async def _fetch_state(self, url: str) -> dict[str, Any]:
+    async def _fetch_state(self, replica: Replica) -> dict[str, Any]:
         timeout = aiohttp.ClientTimeout(total=POLL_TIMEOUT_S)
-        async with self._session.get(f"{url}/state", timeout=timeout) as response:
-            response.raise_for_status()
-            state = orjson.loads(await response.read())
-        if not isinstance(state, dict):
-            raise ValueError("/state is not an object")
-        return state
+        answers = []
+        for call in replica.dialect.state_calls:
+            url = replica.url + call.path
+            async with self._session.request(call.method, url, timeout=timeout) as response:
+                answers.append(Answer(response.status, await response.read()))
+        return replica.dialect.read_state(answers)
 
     def _failed(self, replica: Replica, error: Exception) -> None:
         replica.num_failures += 1

@@ -1,4 +1,4 @@
-"""aiohttp to one replica: open a stream, read its events.
+"""aiohttp to one replica, in its dialect: open a stream, read its events.
 
 Errors are sorted by what the caller must do about them.
 """
@@ -11,7 +11,8 @@ import aiohttp
 import orjson
 from django.conf import settings
 
-from gateway.openai.errors import from_upstream, parse_error
+from adapters.dialects.dialect import Ability, Dialect
+from gateway.openai.errors import from_upstream
 from gateway.openai.relay import SseParser
 from gateway.openai.schema import Endpoint
 
@@ -54,6 +55,7 @@ def open_session() -> aiohttp.ClientSession:
 async def open_stream(
     session: aiohttp.ClientSession,
     url: str,
+    dialect: Dialect,
     endpoint: Endpoint,
     body: dict[str, Any],
     weight: float,
@@ -65,32 +67,30 @@ async def open_stream(
     Raises ApiError for what the replica refuses for good, ReplicaBusy and ReplicaLost for what
     another may do.
     """
-    headers = {
-        "content-type": "application/json",
-        "accept": "text/event-stream",
-        "x-tenant-weight": f"{weight:g}",
-    }
+    headers = {"content-type": "application/json", "accept": "text/event-stream"}
+    if Ability.TENANT_TURNS in dialect.abilities:
+        headers["x-tenant-weight"] = f"{weight:g}"
     try:
         async with session.post(
             url + PATHS[endpoint], data=orjson.dumps(body), headers=headers, allow_redirects=False
         ) as response:
             if response.status != 200:
-                await raise_refusal(response)
+                await raise_refusal(response, dialect)
             yield read_events(response)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise ReplicaLost(f"{url}: {type(error).__name__}: {error}") from error
 
 
-async def raise_refusal(response: aiohttp.ClientResponse) -> None:
-    raw = await response.content.read(MAX_ERROR_BYTES)
-    code = (parse_error(raw) or {}).get("code")
+async def raise_refusal(response: aiohttp.ClientResponse, dialect: Dialect) -> None:
+    error = dialect.read_error(await response.content.read(MAX_ERROR_BYTES))
+    code = (error or {}).get("code")
     where = f"{response.url.origin()}: {response.status} {code}"
     # The model was resolved before: a replica that does not know the digest has just lost it.
     if code == "model_not_found":
         raise AdapterGone(where)
     if response.status in {429, 503}:
         raise ReplicaBusy(where)
-    raise from_upstream(response.status, raw)
+    raise from_upstream(response.status, error)
 
 
 async def read_events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

@@ -155,7 +155,7 @@ class ReplicaSerializer(serializers.ModelSerializer[Replica]):
 
     class Meta:
         model = Replica
-        fields = ["id", "url", "healthy", "last_seen", "error", "state", "placements"]
+        fields = ["id", "url", "dialect", "healthy", "last_seen", "error", "state", "placements"]
 
     @extend_schema_field(serializers.DictField())
     def get_state(self, replica: Replica) -> dict[str, Any]:

@@ -45,11 +45,10 @@ def unavailable(code: str, message: str, retry_after_s: int = 1) -> ApiError:
     )
 
 
-def from_upstream(status: int, raw: bytes) -> ApiError:
-    """A replica's error answer as ours: its four keys where they are well formed, its status kept
+def from_upstream(status: int, found: dict[str, Any] | None) -> ApiError:
+    """A replica's error object as ours: its four keys where they are well formed, its status kept
     for 4xx.
     """
-    found = parse_error(raw)
     if not 400 <= status < 500 or found is None:
         return internal_error()
     message, type_, param, code = (found.get(key) for key in ("message", "type", "param", "code"))
@@ -62,19 +61,10 @@ def from_upstream(status: int, raw: bytes) -> ApiError:
     )
 
 
-def from_frame(raw: bytes) -> ApiError:
-    """An error that a replica sent inside its stream."""
-    kind = (parse_error(raw) or {}).get("type")
-    error = from_upstream(400, raw)
-    if isinstance(kind, str) and kind.endswith("server_error"):
+def from_frame(found: dict[str, Any]) -> ApiError:
+    """An error object that a replica sent inside its stream."""
+    kind = found.get("type")
+    error = from_upstream(400, found)
+    if isinstance(kind, str) and kind.lower().endswith(("server_error", "servererror")):
         error.status = 500
     return error
-
-
-def parse_error(raw: bytes) -> dict[str, Any] | None:
-    try:
-        found = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return None
-    error = found.get("error") if isinstance(found, dict) else None
-    return error if isinstance(error, dict) else None

@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from adapters.dialects.dialect import Dialect
+from adapters.dialects.grafthouse import GRAFTHOUSE
 from gateway.openai.errors import from_frame
 from gateway.openai.schema import Ask, Endpoint
 
@@ -73,13 +75,20 @@ class Identity:
 
 
 class Relay:
-    """One request's chunks on their way to the client; tokens holds what was counted so far."""
+    """One request's chunks on their way to the client; tokens holds what was counted so far.
 
-    def __init__(self, ask: Ask, identity: Identity) -> None:
+    asked: the model as the replica was asked for it, by which some dialects say what served.
+    """
+
+    def __init__(
+        self, ask: Ask, identity: Identity, dialect: Dialect = GRAFTHOUSE, asked: str = ""
+    ) -> None:
         self.tokens = Tokens()
         self.has_token = False
         self._ask = ask
         self._identity = identity
+        self._dialect = dialect
+        self._asked = asked
         prefix = "chatcmpl" if ask.endpoint == "chat.completions" else "cmpl"
         self.answer_id = f"{prefix}-{identity.request_id}"
         self.created = 0
@@ -94,18 +103,25 @@ class Relay:
             chunk = orjson.loads(payload)
         except orjson.JSONDecodeError as error:
             raise BrokenStream(f"not JSON: {error}") from error
-        if isinstance(chunk, dict) and chunk.get("error"):
-            raise from_frame(payload)
+        if refusal := self._error(chunk, payload):
+            raise from_frame(refusal)
         if not isinstance(chunk, dict) or not isinstance(chunk.get("choices"), list):
             raise BrokenStream("a frame without choices")
-        if chunk.get("system_fingerprint") != self._identity.fingerprint:
-            found = chunk.get("system_fingerprint")
-            raise DigestMismatch(f"asked for {self._identity.fingerprint}, got {found!r}")
+        used = self._dialect.used(chunk, self._asked)
+        if used != self._identity.fingerprint:
+            raise DigestMismatch(f"asked for {self._identity.fingerprint}, got {used!r}")
         self._count(chunk)
         self.created = self.created or int(chunk.get("created") or 0)
         chunk["id"] = self.answer_id
         chunk["model"] = self._identity.model
+        chunk["system_fingerprint"] = self._identity.fingerprint
         return chunk
+
+    def _error(self, chunk: object, payload: bytes) -> dict[str, Any] | None:
+        """Looked for only in what is no chunk: one parse for each token is enough."""
+        if isinstance(chunk, dict) and (chunk.get("error") or "choices" not in chunk):
+            return self._dialect.read_error(payload)
+        return None
 
     def _count(self, chunk: dict[str, Any]) -> None:
         self.has_token = self.has_token or any(carries_token(one) for one in chunk["choices"])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
@@ -59,6 +59,22 @@ class FakeReplica:
             return error(404, "model_not_found", "absent")
         return web.json_response({"success": True})
 
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/state", self.state),
+            web.post("/load_lora_adapter", self.load),
+            web.post("/unload_lora_adapter", self.unload),
+        ]
+
+
+class Server(Protocol):
+    port: int
+
+    def routes(self) -> list[web.RouteDef]: ...
+
+
+Served = TypeVar("Served", bound=Server)
+
 
 def error(status: int, code: str, message: str) -> web.Response:
     body: dict[str, Any] = {"message": message, "type": "x", "param": None, "code": code}
@@ -66,7 +82,7 @@ def error(status: int, code: str, message: str) -> web.Response:
 
 
 @contextmanager
-def running(replica: FakeReplica) -> Iterator[FakeReplica]:
+def running(replica: Served) -> Iterator[Served]:
     """Serves on a thread of its own until the block ends; then the port refuses."""
     loop = asyncio.new_event_loop()
     runner = loop.run_until_complete(_start(replica))
@@ -81,11 +97,9 @@ def running(replica: FakeReplica) -> Iterator[FakeReplica]:
         loop.close()
 
 
-async def _start(replica: FakeReplica) -> web.AppRunner:
+async def _start(replica: Server) -> web.AppRunner:
     app = web.Application()
-    app.router.add_get("/state", replica.state)
-    app.router.add_post("/load_lora_adapter", replica.load)
-    app.router.add_post("/unload_lora_adapter", replica.unload)
+    app.add_routes(replica.routes())
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", replica.port).start()

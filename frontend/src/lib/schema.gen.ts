@@ -827,6 +827,7 @@ export interface components {
         Replica: {
             readonly id: number;
             url: string;
+            dialect?: string;
             healthy?: boolean;
             /** Format: date-time */
             last_seen?: string | null;

@@ -36,7 +36,7 @@ function Figure({ label, value }: { label: string; value: number }) {
 }
 
 export function ReplicaCard({ replica }: { replica: Replica }) {
-  const { url, healthy, error, last_seen } = replica;
+  const { url, dialect, healthy, error, last_seen } = replica;
   const load = loadOf(replica);
   const held = heldBy(replica, load);
   return (
@@ -49,7 +49,8 @@ export function ReplicaCard({ replica }: { replica: Replica }) {
           <Badge color={healthy ? "graft" : "red"}>{healthy ? "Healthy" : "Not healthy"}</Badge>
         </Group>
         <Text fz="xs" c="dimmed">
-          {load.model !== "" && `${load.model} · `}seen{" "}
+          {load.model !== "" && `${load.model} · `}
+          {dialect !== "grafthouse" && `${dialect} · `}seen{" "}
           {last_seen ? <RelativeTime iso={last_seen} /> : "never"}
         </Text>
       </Group>
