@@ -44,7 +44,7 @@ class PlainLinear:
 @dataclass(frozen=True)
 class PackedLinear:
     """weight in oneDNN's blocked layout, opaque to other ops. one_row [in, out]: the same numbers
-    for x of one row, if kept.
+    for x of one row, if kept, in the order of memory that suits it.
     """
 
     weight: torch.Tensor
@@ -73,18 +73,19 @@ def linear(
 
     Packing saves the repacking that a plain matmul does on every call: on one core in fp32,
     [8, 576] × [576, 3072] took 1.98 ms packed and 2.88 plain, [2, 576] × [576, 49152] 17 and 38,
-    one row the same. A weight that is wider than tall gains nothing and stays plain. These ops are
-    what torch's own inductor emits for frozen weights. One row wants the weight transposed, so that
-    it is read as it lies: [1, 576] × [576, 49152] took 8.5 ms, plain 17.5 and packed 18.
+    one row the same. These ops are what torch's own inductor emits for frozen weights. One row
+    wants a tall weight transposed, so that it is read as it lies: [1, 576] × [576, 49152] took
+    8.5 ms, plain 17.5 and packed 18. A weight that is not tall is kept plain for it.
     """
     if weight.device.type != "cpu" or not _can_pack(weight):
         return PlainLinear(weight, bias)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, BATCH_HINT)
-    return PackedLinear(packed, bias, weight.t().contiguous() if keeps_one_row else None)
+    if not keeps_one_row:
+        return PackedLinear(packed, bias)
+    is_tall = weight.shape[0] > weight.shape[1]
+    return PackedLinear(packed, bias, weight.t().contiguous() if is_tall else weight.t())
 
 
 def _can_pack(weight: torch.Tensor) -> bool:
-    if weight.shape[0] <= weight.shape[1]:
-        return False
     has_ops = hasattr(torch.ops.mkldnn, "_linear_pointwise")
     return weight.dtype is torch.float32 and has_ops and torch._C._has_mkldnn

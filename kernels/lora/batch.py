@@ -66,7 +66,10 @@ class LoraWeights:
 
 @dataclass(frozen=True)
 class DenseRows:
-    """One group's gathered rank rows. a_rows [NS·RA, H], scaled, slice-major; b_rows [RA, N]."""
+    """One group's gathered rank rows, of G adapters, zero beyond an adapter's rank.
+
+    a_rows [G, NS·R, H], scaled, slice-major; b_rows [G, R, N].
+    """
 
     a_rows: torch.Tensor
     b_rows: torch.Tensor
@@ -74,10 +77,20 @@ class DenseRows:
 
 @dataclass(frozen=True)
 class DenseBatch:
-    """The dense masked form of a batch: rows by column; hidden [T, 1, RA]: not this token's row."""
+    """A batch's tokens placed adapter by adapter, for the CPU. rows by column.
+
+    source [places]: the token at each place; tokens [K]: those that have an adapter, places [K]:
+    where they are, None for in this order. counts: places of each adapter; is_even: all the same.
+    num_tokens: of the batch, T.
+    """
 
     rows: Mapping[int, DenseRows]
-    hidden: torch.Tensor
+    source: torch.Tensor
+    tokens: torch.Tensor
+    places: torch.Tensor | None
+    counts: tuple[int, ...]
+    is_even: bool
+    num_tokens: int
 
 
 @dataclass(frozen=True)
@@ -145,9 +158,9 @@ class LoraBatch:
             expect(self.plan.sizes == sizes, "sizes of the plan", sizes, self.plan.sizes)
             expect_device("plan", self.plan.order, device)
         if self.dense is not None:
-            hidden = self.dense.hidden
-            expect_shape("tokens of the dense form", hidden, (len(self.token_slot), 1, "RA"))
-            expect_device("dense form", hidden, device)
+            num_tokens, placed = len(self.token_slot), self.dense.num_tokens
+            expect(placed == num_tokens, "tokens of the dense form", num_tokens, placed)
+            expect_device("dense form", self.dense.source, device)
 
 
 def sizes_of(batch: LoraBatch, rows_per_page: int) -> PlanSizes:

@@ -32,11 +32,12 @@ def check_h(h: Shrunk, weights: LoraWeights, batch: LoraBatch) -> None:
     """That it was shrunk for this group, and for a batch of this one's shapes."""
     _check_batch(weights, batch)
     expect(h.column == weights.column, "h's group", f"column {weights.column}", h.column)
-    num_rows = batch.page_table.shape[1] * weights.b.shape[1]
-    if batch.dense is not None:
-        num_rows = batch.dense.rows[weights.column].b_rows.shape[0]
     num_tokens, num_slices = batch.token_slot.shape[0], len(weights.slice_sizes)
-    expect_shape("h", h.shares, ("P", num_tokens, num_slices, num_rows))
+    num_rows, num_places = batch.page_table.shape[1] * weights.b.shape[1], num_tokens
+    if batch.dense is not None:
+        num_rows = batch.dense.rows[weights.column].b_rows.shape[1]
+        num_places = batch.dense.source.shape[0]
+    expect_shape("h", h.shares, ("P", num_places, num_slices, num_rows))
     expect_dtype("h", h.shares, torch.float32, *serving_dtypes(weights))
     expect_device("h", h.shares, weights.b.device)
     if h.listed is not None:

@@ -1,14 +1,14 @@
-"""The dense masked form: every token meets the rows of all active adapters, a mask keeps its own.
+"""The CPU's form: each adapter's rows meet its own tokens only, all adapters in one batched matmul.
 
-Two matmuls for the whole batch instead of one per adapter; the fastest form on the CPU. The rows
-are copied out of the pool once and kept while the same adapters are active.
+The rows are copied out of the pool once, filled up with zeros to the widest adapter's pages, and
+kept while the same adapters are active. Tokens are placed adapter by adapter, filled up to the
+adapter with the most; where that would more than double them, it is a matmul an adapter instead.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 
 from kernels.contract import expect, expect_device, expect_shape
 from kernels.lora.batch import DenseBatch, DenseRows, LoraBatch, LoraWeights
@@ -27,7 +27,6 @@ class ActivePages:
         _check_groups(weights)
         self._weights = tuple(weights)
         self._held: dict[int, Hashable] = {}
-        self._owner = torch.empty(0, dtype=torch.int32)
         self._rows: dict[int, DenseRows] = {}
 
     def bind(self, batch: LoraBatch, active: Mapping[int, Hashable]) -> LoraBatch:
@@ -52,48 +51,106 @@ class ActivePages:
         expect(is_slot, "active slots", f"0 to {num_slots - 1}", sorted(active))
         if not active or any(weights.row_scales is not None for weights in self._weights):
             return batch
-        if not self._serves(batch, active):
+        if not self._serves(active):
             self._gather(batch, active)
-        hidden = batch.token_slot[:, None, None] != self._owner
-        return replace(batch, dense=DenseBatch(self._rows, hidden))
+        return replace(batch, dense=_placed(batch.token_slot.tolist(), self._held, self._rows))
 
-    def _serves(self, batch: LoraBatch, active: Mapping[int, Hashable]) -> bool:
+    def _serves(self, active: Mapping[int, Hashable]) -> bool:
         if any(self._held.get(slot, _MISSING) != version for slot, version in active.items()):
             return False
-        wanted = int(batch.ranks[list(active)].sum())
-        return self._owner.shape[0] <= 4 * wanted
+        return len(self._held) <= 4 * len(active)
 
     def _gather(self, batch: LoraBatch, active: Mapping[int, Hashable]) -> None:
+        self._held = {slot: active[slot] for slot in sorted(active)}
         rows_per_page = self._weights[0].a.shape[2]
-        found = {slot: readable_rows(batch, slot, rows_per_page) for slot in sorted(active)}
-        pages = torch.cat([pages for _, pages, _ in found.values()])
-        places = torch.cat([places for _, _, places in found.values()])
-        slots = [
-            torch.full_like(rows, slot, dtype=torch.int32) for slot, (rows, _, _) in found.items()
-        ]
-        self._owner = torch.cat(slots)
-        scales = batch.scales[self._owner.long()]  # [RA, M]
-        kept, position = torch.unique_consecutive(pages, return_inverse=True)
-        used = position * rows_per_page + places
-        rows = None if used.shape[0] == kept.shape[0] * rows_per_page else used
-        self._rows = {w.column: _gather_rows(w, kept, rows, scales) for w in self._weights}
-        self._held = dict(active)
+        found = [readable_rows(batch, slot, rows_per_page)[0] for slot in self._held]
+        num_rows = max((int(rows.max()) + 1 for rows in found if rows.numel()), default=1)
+        num_pages = -(-num_rows // rows_per_page)
+        is_there = torch.zeros(len(found), num_pages * rows_per_page, dtype=torch.bool)
+        for there, rows in zip(is_there, found, strict=True):
+            there[rows] = True
+        slots = torch.tensor(list(self._held))
+        pages = batch.page_table[slots, :num_pages].long().flatten()
+        # A page that the slot may not read is read as page 0, and zeroed.
+        pages = pages.where(is_there.view(-1, rows_per_page).any(dim=1), 0)
+        scales = batch.scales[slots]  # [G, M]
+        self._rows = {w.column: _gather_rows(w, pages, is_there, scales) for w in self._weights}
 
 
 def dense_shrink(x: torch.Tensor, weights: LoraWeights, dense: DenseBatch) -> torch.Tensor:
-    """Semantics: h = mask(A x). x [T, H] → [T, NS, RA] of x's dtype."""
-    rows = dense.rows[weights.column]
-    h = F.linear(x, rows.a_rows).view(x.shape[0], len(weights.slice_sizes), -1)
-    # Filled, not multiplied by zero: one adapter's overflow must not reach another's tokens.
-    return h.masked_fill_(dense.hidden, 0.0)
+    """Semantics: h = A x. x [T, H] → [places, NS, R] of x's dtype."""
+    a_rows = dense.rows[weights.column].a_rows
+    placed = x.index_select(0, dense.source)
+    if dense.is_even:
+        h = torch.bmm(placed.view(len(a_rows), -1, x.shape[1]), a_rows.mT)
+    else:
+        parts = torch.split_with_sizes(placed, dense.counts)
+        h = torch.cat([part @ rows.T for part, rows in zip(parts, a_rows, strict=True)])
+    num_slices = len(weights.slice_sizes)
+    return h.view(placed.shape[0], num_slices, a_rows.shape[1] // num_slices)
 
 
 def dense_expand(y: torch.Tensor, h: torch.Tensor, weights: LoraWeights, dense: DenseBatch) -> None:
     """Semantics: y += h B, in place. y [T, N]; h as dense_shrink returns it."""
-    rows, start = dense.rows[weights.column], 0
-    for s, size in enumerate(weights.slice_sizes):
-        y.narrow(1, start, size).addmm_(h[:, s], rows.b_rows.narrow(1, start, size))
-        start += size
+    b_rows = dense.rows[weights.column].b_rows
+    placed = y.index_select(0, dense.source)
+    if dense.is_even:
+        num_groups = len(b_rows)
+        _add_slices(placed.view(num_groups, -1, y.shape[1]), h, b_rows, weights.slice_sizes)
+    else:
+        parts = zip(
+            torch.split_with_sizes(placed, dense.counts),
+            torch.split_with_sizes(h, dense.counts),
+            b_rows,
+            strict=True,
+        )
+        for part, h_part, rows in parts:
+            _add_slices(part[None], h_part, rows[None], weights.slice_sizes)
+    if dense.places is not None:
+        placed = placed.index_select(0, dense.places)
+    y.index_copy_(0, dense.tokens, placed)
+
+
+def _add_slices(
+    y: torch.Tensor, h: torch.Tensor, b_rows: torch.Tensor, slice_sizes: tuple[int, ...]
+) -> None:
+    """y [G, n, N] += h [G · n, NS, R] · b_rows [G, R, N], slice by slice."""
+    h = h.view(*y.shape[:2], *h.shape[1:])
+    columns = zip(
+        torch.split_with_sizes(y, slice_sizes, dim=2),
+        torch.split_with_sizes(b_rows, slice_sizes, dim=2),
+        strict=True,
+    )
+    for s, (part, rows) in enumerate(columns):
+        part.baddbmm_(h[:, :, s], rows)
+
+
+def _placed(
+    token_slots: list[int], held: Mapping[int, Hashable], rows: Mapping[int, DenseRows]
+) -> DenseBatch:
+    """The tokens of each held slot beside each other, in the order of held."""
+    of_slot: dict[int, list[int]] = {slot: [] for slot in held}
+    for token, slot in enumerate(token_slots):
+        if slot >= 0:
+            of_slot[slot].append(token)
+    groups = list(of_slot.values())
+    tokens = [token for group in groups for token in group]
+    most = max(map(len, groups))
+    is_even = 0 < most * len(groups) <= 2 * len(tokens)
+    width = most if is_even else 0
+    # The rows of some token fill up a group; nobody reads what comes of them.
+    filled = [group + tokens[:1] * (width - len(group)) for group in groups]
+    source = [token for group in filled for token in group]
+    places = [g * width + i for g, group in enumerate(groups) for i in range(len(group))]
+    return DenseBatch(
+        rows,
+        source=torch.tensor(source, dtype=torch.int64),
+        tokens=torch.tensor(tokens, dtype=torch.int64),
+        places=None if len(source) == len(tokens) else torch.tensor(places),
+        counts=tuple(map(len, filled)),
+        is_even=is_even,
+        num_tokens=len(token_slots),
+    )
 
 
 def _check_groups(weights: Sequence[LoraWeights]) -> None:
@@ -107,21 +164,20 @@ def _check_groups(weights: Sequence[LoraWeights]) -> None:
 
 
 def _gather_rows(
-    weights: LoraWeights, pages: torch.Tensor, rows: torch.Tensor | None, scales: torch.Tensor
+    weights: LoraWeights, pages: torch.Tensor, is_there: torch.Tensor, scales: torch.Tensor
 ) -> DenseRows:
-    """rows: which of the pages' rows are in use, None when all are. Whole pages copy fastest."""
+    """pages [G · pages of the widest]; is_there [G, R]: rows to read. Whole pages copy fastest."""
     num_slices, hidden = weights.a.shape[1], weights.a.shape[3]
-    a_rows = weights.a.index_select(0, pages).transpose(0, 1).reshape(num_slices, -1, hidden)
-    b_rows = weights.b.index_select(0, pages).flatten(0, 1)  # [RA, N]
-    if rows is not None:
-        a_rows, b_rows = a_rows.index_select(1, rows), b_rows.index_select(0, rows)
-    scale = scales[:, weights.column : weights.column + num_slices]  # [RA, NS]
-    # A row of B that is not finite would turn 0 · B into NaN for every token: keep it its owner's.
-    finite = torch.isfinite(b_rows.sum(dim=1, dtype=torch.float32))
-    if not bool(finite.all()):
-        scale = scale.masked_fill(~finite[:, None], float("nan"))
-        b_rows = torch.nan_to_num(b_rows, nan=0.0, posinf=0.0, neginf=0.0)
-    return DenseRows(a_rows.mul_(scale.T[:, :, None]).view(-1, hidden), b_rows)
+    num_groups, num_rows = is_there.shape
+    a_rows = weights.a.index_select(0, pages).view(num_groups, -1, *weights.a.shape[1:])
+    a_rows = a_rows.transpose(1, 2).reshape(num_groups, num_slices, num_rows, hidden)
+    b_rows = weights.b.index_select(0, pages).view(num_groups, num_rows, -1)
+    scale = scales[:, weights.column : weights.column + num_slices]  # [G, NS]
+    a_rows.mul_(scale[:, :, None, None])
+    if not bool(is_there.all()):
+        a_rows.masked_fill_(~is_there[:, None, :, None], 0.0)
+        b_rows.masked_fill_(~is_there[:, :, None], 0.0)
+    return DenseRows(a_rows.view(num_groups, num_slices * num_rows, hidden), b_rows)
 
 
 _MISSING = object()

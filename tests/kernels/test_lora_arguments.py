@@ -130,7 +130,7 @@ def bad_bindings(pool: Pool) -> dict[str, Callable[[], object]]:
     dense = ActivePages([weights]).bind(pool.batch, versions)
     fewer = pool.batch.token_slot[1:]
     return {
-        "tokens of the dense form: expected shape [10, 1, RA], got [11": lambda: shrink(
+        "tokens of the dense form: expected 10, got 11": lambda: shrink(
             x[1:], weights, replace(dense, token_slot=fewer)
         ),
         "groups bound to the batch: expected column 3": lambda: shrink(

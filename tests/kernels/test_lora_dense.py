@@ -47,3 +47,26 @@ def test_a_token_whose_adapter_is_not_active_is_refused() -> None:
 def test_unknown_workload_is_refused() -> None:
     with pytest.raises(ValueError, match=r"expected one of none, .* got zigzag"):
         token_slots("zigzag", 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("slots", "is_even"),
+    [
+        ([0, 1, 2], True),
+        ([2, 0, -1, 1, 2, 0], True),
+        ([1] * 9 + [-1, 0, 2], False),
+        ([-1, -1], False),
+    ],
+    ids=["one token each", "filled up", "one has most", "nobody has one"],
+)
+def test_a_matmul_for_all_or_one_for_each_adapter(slots: list[int], is_even: bool) -> None:
+    pool = pool_for("distinct", CPU)
+    weights = pool.weights[0]
+    batch = dataclasses.replace(pool.batch, token_slot=torch.tensor(slots, dtype=torch.int32))
+    x = torch.randn(len(slots), weights.a.shape[3])
+    y = torch.randn(len(slots), weights.b.shape[2])
+    want = naive(y, x, weights, batch)
+    bound = ActivePages(pool.weights).bind(batch, dict.fromkeys((0, 1, 2), "v"))
+    assert bound.dense is not None and bound.dense.is_even == is_even
+    add_lora(y, x, weights, bound)
+    assert_close(y, want)
