@@ -31,6 +31,10 @@ def unzip(archive: Path, folder: Path, max_bytes: int) -> list[Problem]:
     try:
         with zipfile.ZipFile(archive) as opened:
             members = opened.infolist()
+            if any(member.header_offset < 0 for member in members):
+                # A directory that says it is longer than what stands before it; seeking there is
+                # an OSError, which would look like a fault of our disk.
+                raise zipfile.BadZipFile("a member lies before the file's beginning")
             problems = list(_hazards(members, archive.stat().st_size))
             if problems:
                 raise FormatError(problems)
@@ -95,7 +99,8 @@ def _member_hazards(member: zipfile.ZipInfo) -> Iterator[tuple[str, str]]:
 def _overlaps(members: list[zipfile.ZipInfo], archive_bytes: int) -> Iterator[Problem]:
     """One stream referenced many times makes a bomb that each member's ratio does not show."""
     ordered = sorted(members, key=lambda member: member.header_offset)
-    ends = [member.header_offset for member in ordered[1:]] + [archive_bytes]
-    for member, end in zip(ordered, ends, strict=True):
+    starts = [member.header_offset for member in ordered]
+    # An empty zip has no end either.
+    for member, end in zip(ordered, [*starts[1:], archive_bytes], strict=False):
         if member.header_offset + 30 + member.compress_size > end:
             yield about(member.filename, "overlapping_members", "overlaps the next one")
