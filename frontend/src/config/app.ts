@@ -8,6 +8,12 @@ export const FLEET_POLL_MS = 5_000;
 export const SOCKET_RETRY_MIN_MS = 500;
 export const SOCKET_RETRY_MAX_MS = 15_000;
 export const SOCKET_PING_MS = 25_000;
+/** Large enough for speed, small enough to send again. */
+export const UPLOAD_PART_BYTES = 8 * 2 ** 20;
+export const UPLOAD_RETRIES = 8;
+export const UPLOAD_RETRY_MIN_MS = 500;
+export const UPLOAD_RETRY_MAX_MS = 15_000;
+export const IMPORT_POLL_MS = 1_000;
 export const CONFIG_FILE = "adapter_config.json";
 export const WEIGHTS_FILE = "adapter_model.safetensors";
 export const DEFAULT_USAGE_DAYS = 14;

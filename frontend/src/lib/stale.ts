@@ -25,6 +25,7 @@ const RULES: Record<string, Rule> = {
     ],
     delayMs: SOON_MS,
   },
+  import: { keys: (t) => [[t, "audit"]], delayMs: SOON_MS },
   key: {
     keys: (t) => [
       [t, "keys"],

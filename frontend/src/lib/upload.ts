@@ -4,6 +4,8 @@ import { ApiError, errorFrom, unreachable } from "./errors";
 export interface Progress {
   sentBytes: number;
   totalBytes: number;
+  /** The connection was lost; it is tried again. */
+  isWaiting?: boolean;
 }
 
 interface UploadOptions {

@@ -11,6 +11,10 @@ export class FakeXhr {
   onerror?: () => void;
   onabort?: () => void;
 
+  static forget(): void {
+    FakeXhr.made = [];
+  }
+
   static last(): FakeXhr {
     const last = FakeXhr.made.at(-1);
     if (!last) throw new Error("nothing was sent");

@@ -1,5 +1,5 @@
 import { CONFIG_FILE, WEIGHTS_FILE } from "@/config/app";
-import type { VersionFiles } from "./api/upload-version";
+import type { VersionFiles } from "./pack";
 
 /** What has been chosen so far; one of the pair may still be missing. */
 export interface Picked {
@@ -8,23 +8,24 @@ export interface Picked {
   archive?: File;
 }
 
+const ARCHIVE = /\.(zip|tar|tar\.gz|tgz)$/;
 const PICKLED = /\.(bin|pt|pth|pkl|pickle|ckpt)$/i;
 
 function refusal(file: File): string {
   if (PICKLED.test(file.name)) {
     return `${file.name}: pickled weights can run code and are not taken. Save with safe_serialization=True to get ${WEIGHTS_FILE}.`;
   }
-  return `${file.name}: expected ${CONFIG_FILE} and ${WEIGHTS_FILE}, or one .zip of both.`;
+  return `${file.name}: expected ${CONFIG_FILE} and ${WEIGHTS_FILE}, or one .zip, .tar or .tar.gz of both.`;
 }
 
-/** Adds files to what was picked; a zip replaces the pair and the pair replaces a zip. */
+/** Adds files to what was picked; an archive replaces the pair and the pair replaces it. */
 export function pickFiles(picked: Picked, files: File[]): { picked: Picked; refused: string[] } {
   let next = picked;
   const refused: string[] = [];
   for (const file of files) {
     const name = file.name.toLowerCase();
     if (file.size === 0) refused.push(`${file.name}: the file is empty.`);
-    else if (name.endsWith(".zip")) next = { archive: file };
+    else if (ARCHIVE.test(name)) next = { archive: file };
     else if (name.endsWith(".safetensors")) next = { config: next.config, weights: file };
     else if (name.endsWith(".json")) next = { config: file, weights: next.weights };
     else refused.push(refusal(file));

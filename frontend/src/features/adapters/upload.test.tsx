@@ -1,6 +1,6 @@
 import { act, screen, waitFor } from "@testing-library/react";
 import { http, HttpResponse } from "msw";
-import { expect, test, vi } from "vitest";
+import { beforeEach, expect, test, vi } from "vitest";
 import { anAdapter, aVersion } from "@/testing/data";
 import { FakeXhr } from "@/testing/fake-xhr";
 import { renderAt } from "@/testing/render";
@@ -9,15 +9,41 @@ import { at, page, problem, server } from "@/testing/server";
 const CONFIG = new File(['{"peft_type":"LORA","r":8,"lora_alpha":16}'], "adapter_config.json");
 const WEIGHTS = new File(["weights"], "adapter_model.safetensors");
 
+// Two headers, two files of a block each, and the end.
+const TAR_BYTES = 4 * 512 + 1024;
+const UPLOAD = {
+  id: "upload_1",
+  status: "pending",
+  bytes: TAR_BYTES,
+  max_part_bytes: 2048,
+  parts: [],
+  version: null,
+};
+
+beforeEach(() => {
+  localStorage.clear();
+  FakeXhr.forget();
+});
+
 function serveNewAdapter(created: unknown[]): void {
   server.use(
     http.post(at("adapters/"), async ({ request }) => {
       created.push(await request.json());
       return HttpResponse.json(anAdapter({ active_version: null }), { status: 201 });
     }),
+    http.post(at("uploads/"), () => HttpResponse.json(UPLOAD)),
+    http.get(at("uploads/upload_1/"), () => HttpResponse.json(UPLOAD)),
+    http.post(at("uploads/upload_1/complete/"), () =>
+      HttpResponse.json({ ...UPLOAD, status: "completed", version: { number: 1 } }),
+    ),
     http.get(at("adapters/support-bot/"), () => HttpResponse.json(anAdapter())),
     http.get(at("adapters/support-bot/versions/"), () => page([aVersion({ state: "validating" })])),
   );
+}
+
+function newerThan(known: FakeXhr): FakeXhr {
+  expect(FakeXhr.last()).not.toBe(known);
+  return FakeXhr.last();
 }
 
 test("a new adapter: its files are shown, sent with progress, and its validation comes into view", async () => {
@@ -35,18 +61,27 @@ test("a new adapter: its files are shown, sent with progress, and its validation
 
   const xhr = await waitFor(() => FakeXhr.last());
   expect(created).toEqual([{ name: "support-bot", description: "" }]);
-  expect(xhr.url).toBe("/api/tenants/acme/adapters/support-bot/versions/");
+  expect(xhr.url).toMatch(
+    /^\/api\/tenants\/acme\/uploads\/upload_1\/parts\/\?number=1&sha256=\w{64}$/,
+  );
   expect(xhr.headers["X-CSRFToken"]).toBe("t0ken");
-  expect(xhr.form.get("config")).toEqual(CONFIG);
-  expect(xhr.form.get("weights")).toEqual(WEIGHTS);
-  act(() => xhr.progress(250, 1000));
-  expect(await screen.findByText("Uploading: 250 B of 1.0 kB")).toBeVisible();
+  const sent = xhr.form.get("data") as File;
+  expect(sent.size).toBe(2048);
+  act(() => xhr.progress(768, 2300));
+  expect(await screen.findByText("Uploading: 768 B of 3.1 kB")).toBeVisible();
   expect(screen.getByRole("progressbar", { name: "Upload progress" })).toHaveAttribute(
     "aria-valuenow",
     "25",
   );
 
-  act(() => xhr.answer(201, aVersion({ state: "uploaded" })));
+  // The connection drops between the parts: the second one is sent again, not the first.
+  act(() => xhr.answer(200, {}));
+  const second = await waitFor(() => newerThan(xhr));
+  act(() => second.onerror?.());
+  expect(await screen.findByText("Connection lost, trying again: 2.0 kB of 3.1 kB")).toBeVisible();
+  const again = await waitFor(() => newerThan(second), { timeout: 3000 });
+  expect(again.url).toBe(second.url);
+  act(() => again.answer(200, {}));
   expect(await screen.findByText(/Reading the header/)).toBeVisible();
   expect(router.state.location.pathname).toBe("/t/acme/adapters/support-bot");
   vi.unstubAllGlobals();

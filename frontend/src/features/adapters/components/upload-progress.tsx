@@ -8,7 +8,7 @@ interface UploadProgressProps {
 }
 
 export function UploadProgress({ progress, onCancel }: UploadProgressProps) {
-  const { sentBytes, totalBytes } = progress ?? { sentBytes: 0, totalBytes: 0 };
+  const { sentBytes, totalBytes, isWaiting } = progress ?? { sentBytes: 0, totalBytes: 0 };
   const percent = totalBytes > 0 ? Math.round((sentBytes / totalBytes) * 100) : 0;
   const isSent = totalBytes > 0 && sentBytes >= totalBytes;
   return (
@@ -17,7 +17,7 @@ export function UploadProgress({ progress, onCancel }: UploadProgressProps) {
         <Text fz="sm" className="tabular">
           {isSent
             ? "Sent. Waiting for the server to store it…"
-            : `Uploading: ${formatBytes(sentBytes)} of ${formatBytes(totalBytes)}`}
+            : `${isWaiting ? "Connection lost, trying again" : "Uploading"}: ${formatBytes(sentBytes)} of ${formatBytes(totalBytes)}`}
         </Text>
         <Button size="compact-xs" variant="subtle" color="gray" onClick={onCancel}>
           Cancel upload

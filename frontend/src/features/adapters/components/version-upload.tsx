@@ -1,4 +1,4 @@
-import { Alert, Button, Group, List, Stack, Text } from "@mantine/core";
+import { Alert, Button, Divider, Group, List, Stack, Text } from "@mantine/core";
 import { IconUpload } from "@tabler/icons-react";
 import { useRef, useState } from "react";
 import { Dropzone } from "@/components/dropzone";
@@ -7,6 +7,7 @@ import { CONFIG_FILE, WEIGHTS_FILE } from "@/config/app";
 import { useUploadVersion } from "../api/upload-version";
 import { completeFiles, type Picked, pickFiles } from "../pick-files";
 import { ConfigPreview } from "./config-preview";
+import { HubImport } from "./hub-import";
 import { PickedFiles } from "./picked-files";
 import { UploadProgress } from "./upload-progress";
 
@@ -38,20 +39,20 @@ export function VersionUpload({ tenant, prepare, onUploaded }: VersionUploadProp
     abort.current = new AbortController();
     upload.mutate(
       { name, files, signal: abort.current.signal },
-      { onSuccess: ({ number }) => onUploaded(name, number) },
+      { onSuccess: (number) => onUploaded(name, number) },
     );
   }
 
   return (
     <Stack gap="sm">
-      <Dropzone label="Adapter files" accept=".json,.safetensors,.zip" onFiles={add}>
+      <Dropzone label="Adapter files" accept=".json,.safetensors,.zip,.tar,.tgz,.gz" onFiles={add}>
         <IconUpload size={26} stroke={1.5} opacity={0.7} />
         <Text fw={550} mt={4}>
           Drop the adapter here, or choose files
         </Text>
         <Text c="dimmed" fz="xs">
-          <code>{CONFIG_FILE}</code> and <code>{WEIGHTS_FILE}</code> as PEFT saves them, or a .zip
-          of both
+          <code>{CONFIG_FILE}</code> and <code>{WEIGHTS_FILE}</code> as PEFT saves them, or a .zip,
+          .tar or .tar.gz of both
         </Text>
       </Dropzone>
       {refused.length > 0 && (
@@ -74,6 +75,8 @@ export function VersionUpload({ tenant, prepare, onUploaded }: VersionUploadProp
           Upload and validate
         </Button>
       </Group>
+      <Divider label="or" />
+      <HubImport tenant={tenant} prepare={prepare} onImported={onUploaded} />
     </Stack>
   );
 }

@@ -1,0 +1,60 @@
+import { Button, Group, PasswordInput, Stack, TextInput } from "@mantine/core";
+import { useState } from "react";
+import { ErrorNotice } from "@/components/error-notice";
+import { useImportVersion } from "../api/import-version";
+
+const REPO = /^[\w.-]+\/[\w.-]+$/;
+
+interface HubImportProps {
+  tenant: string;
+  prepare: () => Promise<string | undefined>;
+  onImported: (name: string, number: number) => void;
+}
+
+export function HubImport({ tenant, prepare, onImported }: HubImportProps) {
+  const [repoId, setRepoId] = useState("");
+  const [token, setToken] = useState("");
+  const load = useImportVersion(tenant);
+
+  async function start(): Promise<void> {
+    const name = await prepare();
+    if (name === undefined) return;
+    load.mutate(
+      { name, repoId: repoId.trim(), token },
+      { onSuccess: (number) => onImported(name, number) },
+    );
+  }
+
+  return (
+    <Stack gap="sm">
+      <Group grow align="flex-start">
+        <TextInput
+          label="Hugging Face repository"
+          placeholder="owner/adapter"
+          autoComplete="off"
+          spellCheck={false}
+          value={repoId}
+          onChange={(event) => setRepoId(event.currentTarget.value)}
+        />
+        <PasswordInput
+          label="Token"
+          placeholder="Only for a private or gated one; not kept"
+          autoComplete="off"
+          value={token}
+          onChange={(event) => setToken(event.currentTarget.value)}
+        />
+      </Group>
+      {load.isError && <ErrorNotice title="The import failed" error={load.error} />}
+      <Group justify="flex-end">
+        <Button
+          variant="default"
+          disabled={!REPO.test(repoId.trim())}
+          loading={load.isPending}
+          onClick={() => void start()}
+        >
+          Import and validate
+        </Button>
+      </Group>
+    </Stack>
+  );
+}
