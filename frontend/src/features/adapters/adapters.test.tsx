@@ -127,6 +127,22 @@ test("a failed version says why and can be retried", async () => {
   await waitFor(() => expect(retried).toEqual(["1"]));
 });
 
+test.each(["rejected", "failed", "ready"] as const)(
+  "a %s version alone serves nothing, so nothing says how to use it",
+  async (state) => {
+    serve([aVersion({ state })]);
+    renderAt("/t/acme/adapters/support-bot");
+    await screen.findByRole("button", { name: "Show version 1" });
+    expect(screen.queryByRole("region", { name: "Use it" })).toBeNull();
+  },
+);
+
+test("how to use it stays beside a rejected version while another is active", async () => {
+  serve([aVersion({ number: 2, state: "rejected" }), aVersion({ state: "active" })]);
+  renderAt("/t/acme/adapters/support-bot?version=2");
+  expect(await screen.findByRole("region", { name: "Use it" })).toBeVisible();
+});
+
 test("the snippet names this model", async () => {
   serve([aVersion({ state: "active" })]);
   renderAt("/t/acme/adapters/support-bot");

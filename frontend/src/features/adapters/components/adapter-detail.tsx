@@ -25,6 +25,8 @@ export function AdapterDetail({ tenant, name, selected, onSelect }: AdapterDetai
   if (!versions) return <TableSkeleton />;
   const shown = versions.find((version) => version.number === selected) ?? versions[0];
   if (!shown) return <NoVersions tenant={tenant} name={name} />;
+  // The adapter's name answers only while a version is active; until then a snippet is a 404.
+  const isServed = versions.some((version) => version.state === "active");
   return (
     <Stack gap="md">
       <VersionsTable
@@ -35,12 +37,14 @@ export function AdapterDetail({ tenant, name, selected, onSelect }: AdapterDetai
         onSelect={onSelect}
       />
       <Grid gap="md">
-        <Grid.Col span={{ base: 12, lg: 7 }}>
+        <Grid.Col span={{ base: 12, lg: isServed ? 7 : 12 }}>
           <VersionPanel version={shown} />
         </Grid.Col>
-        <Grid.Col span={{ base: 12, lg: 5 }}>
-          <UseIt tenant={tenant} model={name} />
-        </Grid.Col>
+        {isServed && (
+          <Grid.Col span={{ base: 12, lg: 5 }}>
+            <UseIt tenant={tenant} model={name} />
+          </Grid.Col>
+        )}
       </Grid>
     </Stack>
   );
