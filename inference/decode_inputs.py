@@ -8,6 +8,7 @@ import torch
 from inference.batch import ForwardBatch, SequenceBatch, TokenBatch
 from inference.lora import LoraStep
 from inference.plan import Work
+from inference.token_rows import known_or_drawn
 from inference.transfer import to_device
 
 TOKEN, LENGTH, SLOT, SOURCE = range(4)
@@ -66,8 +67,7 @@ class DecodeInputs:
     def batch(self, bucket: int, lora: LoraStep | None) -> ForwardBatch:
         """The rows up to bucket, made on the device of what was filled in: capturable."""
         lengths, sources = self._ints[LENGTH, :bucket], self._ints[SOURCE, :bucket].long()
-        last_tokens = self._last_tokens[sources.clamp(min=0)]
-        token_ids = torch.where(sources >= 0, last_tokens, self._ints[TOKEN, :bucket])
+        token_ids = known_or_drawn(self._ints[TOKEN, :bucket], sources, self._last_tokens)
         tables, positions = self._tables[:bucket], (lengths.long() - 1).clamp_(min=0)
         blocks = tables.gather(1, (positions // self._block_size)[:, None])[:, 0].long()
         places = blocks * self._block_size + positions % self._block_size

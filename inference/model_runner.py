@@ -20,7 +20,7 @@ from inference.models.llama import LlamaModel
 from inference.plan import Plan, Work
 from inference.prompt_graphs import PromptGraphs
 from inference.sampler import Drawn, Sampled, Sampler
-from inference.token_rows import token_rows
+from inference.token_rows import known_or_drawn, padded_tables, token_rows
 from inference.transfer import to_device
 
 GRAPH, PROMPT_GRAPH = "graph", "prompt graph"
@@ -169,8 +169,7 @@ class ModelRunner:
         sources = self._ints(rows.sources)
         token_ids = self._ints(rows.token_ids)
         if max(rows.sources) >= 0:
-            drawn = self.last_tokens[sources.clamp(min=0)]
-            token_ids = torch.where(sources >= 0, drawn, token_ids)
+            token_ids = known_or_drawn(token_ids, sources, self.last_tokens)
         lora = self.lora.step(self._ints(rows.slots, torch.int32), set(rows.slots) - {-1})
         places = self._ints(rows.places)
         tokens = TokenBatch(token_ids, self._ints(rows.positions), places, lora)
@@ -180,7 +179,7 @@ class ModelRunner:
         ends = [item.end for item in work]
         num_decodes = sum(item.num_tokens == 1 for item in work)
         return SequenceBatch(
-            block_tables=self._block_tables(work),
+            block_tables=self._ints(padded_tables(work), torch.int32),
             query_start=self._ints([0, *accumulate(i.num_tokens for i in work)], torch.int32),
             context_lens=self._ints(ends, torch.int32),
             num_decodes=num_decodes,
@@ -192,11 +191,6 @@ class ModelRunner:
         """The last token of each work that samples."""
         ends = accumulate(item.num_tokens for item in work)
         return self._ints([end - 1 for item, end in zip(work, ends, strict=True) if item.samples])
-
-    def _block_tables(self, work: Rows[Work]) -> torch.Tensor:
-        longest = max(len(item.sequence.blocks) for item in work)
-        rows = [b + [0] * (longest - len(b)) for b in (item.sequence.blocks for item in work)]
-        return self._ints(rows, torch.int32)
 
     def _ints(self, values: object, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         return to_device(values, self.kv.device, dtype)

@@ -19,7 +19,7 @@ from inference.decode_inputs import DecodeInputs
 from inference.lora import LoraPool, LoraStep
 from inference.models.llama import LlamaModel
 from inference.plan import Work
-from inference.token_rows import token_rows
+from inference.token_rows import known_or_drawn, padded_tables, token_rows
 from inference.transfer import to_device
 from kernels.attention.chunks import MAX_CHUNKS
 
@@ -133,11 +133,8 @@ class PromptGraphs:
         )
         self._chunks.copy_(ints)
         if chunks:
-            tables = [item.sequence.blocks for item in chunks]
-            width = max(map(len, tables))
-            padded = [blocks + [0] * (width - len(blocks)) for blocks in tables]
-            sent = to_device(padded, self._tables.device, torch.int32)
-            self._tables[: len(chunks), :width].copy_(sent)
+            tables = to_device(padded_tables(chunks), self._tables.device, torch.int32)
+            self._tables[: len(chunks), : tables.shape[1]].copy_(tables)
 
     def _num_rows(self, bucket: int) -> int:
         """Decodes that a step of so many tokens may have."""
@@ -155,7 +152,6 @@ class PromptGraphs:
 
     def _tokens(self, bucket: int, has_lora: bool) -> TokenBatch:
         ints = self._ints[:, :bucket]
-        drawn = self._last_tokens[ints[SOURCE].clamp(min=0)]
-        token_ids = torch.where(ints[SOURCE] >= 0, drawn, ints[TOKEN])
+        token_ids = known_or_drawn(ints[TOKEN], ints[SOURCE], self._last_tokens)
         lora = self._lora.step_of_any(ints[SLOT].int()) if has_lora else None
         return TokenBatch(token_ids, ints[POSITION], ints[PLACE], lora)

@@ -3,6 +3,8 @@
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 
+import torch
+
 from inference.plan import Work
 
 
@@ -34,3 +36,17 @@ def token_rows(work: Rows[Work], block_size: int) -> TokenRows:
             -1 if sequence.unknown_at is None else sequence.unknown_at
         ] * item.num_tokens
     return rows
+
+
+def known_or_drawn(
+    token_ids: torch.Tensor, sources: torch.Tensor, last_tokens: torch.Tensor
+) -> torch.Tensor:
+    """token_ids [T], but where sources [T] int64 name a place: what was drawn there. Capturable."""
+    return torch.where(sources >= 0, last_tokens[sources.clamp(min=0)], token_ids)
+
+
+def padded_tables(work: Rows[Work]) -> list[list[int]]:
+    """Each sequence's blocks, filled up with the null block to the longest."""
+    longest = max(len(item.sequence.blocks) for item in work)
+    rows = (item.sequence.blocks for item in work)
+    return [blocks + [0] * (longest - len(blocks)) for blocks in rows]

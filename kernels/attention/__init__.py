@@ -44,7 +44,8 @@ def attention(
     and nothing else. Returns a new [T, HQ, D].
     """
     _check_heads(q, k_cache, v_cache)
-    _check_lengths(q.device, block_tables, query_start, context_lens)
+    _check_tables(q.device, block_tables, context_lens)
+    _check_starts(q.device, query_start, block_tables.shape[0])
     _check_hints(q, k_cache, block_tables, num_decodes, max_decode_context, prefills)
     step = (q, k_cache, v_cache, block_tables, query_start, context_lens, scale)
     if not q.is_cuda:
@@ -75,8 +76,9 @@ def attention_of_any(
     num_rows = tables.shape[0]
     expect(num_rows <= len(q), "decodes", f"at most {len(q)}", num_rows)
     expect(1 <= len(chunk_lens) <= MAX_CHUNKS, "chunks", f"1 to {MAX_CHUNKS}", len(chunk_lens))
-    _check_lengths(q.device, tables, starts.new_empty(num_rows + 1), lens)
-    _check_lengths(q.device, chunk_tables, starts, chunk_lens)
+    _check_tables(q.device, tables, lens)
+    _check_tables(q.device, chunk_tables, chunk_lens)
+    _check_starts(q.device, starts, len(chunk_lens))
     step = (q, k_cache, v_cache, decodes, chunks, scale)
     if not q.is_cuda:
         return reference.attention_of_any(*step)
@@ -139,21 +141,24 @@ def _check_heads(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) 
         expect_contiguous(name, tensor)
 
 
-def _check_lengths(
-    device: torch.device,
-    block_tables: torch.Tensor,
-    query_start: torch.Tensor,
-    context_lens: torch.Tensor,
+def _check_tables(
+    device: torch.device, block_tables: torch.Tensor, context_lens: torch.Tensor
 ) -> None:
     expect_shape("block_tables", block_tables, ("B", "max_blocks"))
-    num_seqs = block_tables.shape[0]
+    expect_shape("context_lens", context_lens, (block_tables.shape[0],))
+    _check_ints("block_tables", block_tables, device)
+    _check_ints("context_lens", context_lens, device)
+
+
+def _check_starts(device: torch.device, query_start: torch.Tensor, num_seqs: int) -> None:
     expect_shape("query_start", query_start, (num_seqs + 1,))
-    expect_shape("context_lens", context_lens, (num_seqs,))
-    ids = (("block_tables", block_tables), ("query_start", query_start))
-    for name, tensor in (*ids, ("context_lens", context_lens)):
-        expect_dtype(name, tensor, torch.int32)
-        expect_device(name, tensor, device)
-        expect_contiguous(name, tensor)
+    _check_ints("query_start", query_start, device)
+
+
+def _check_ints(name: str, tensor: torch.Tensor, device: torch.device) -> None:
+    expect_dtype(name, tensor, torch.int32)
+    expect_device(name, tensor, device)
+    expect_contiguous(name, tensor)
 
 
 def _check_hints(

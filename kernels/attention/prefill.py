@@ -235,8 +235,11 @@ def prefill(
     tile = tile or prefill_tile(head_dim, q.element_size())
     group = q.shape[1] // num_kv_heads
     cut = Cut(tile.block_m, tile.block_n, tile.min_split, group, num_kv_heads)
-    any_step = [launch_of_any(cut, len(context_lens), len(q))]
-    for part in any_step if chunks is None else launches(cut, chunks):
+    if chunks is None:
+        parts = [launch_of_any(cut, len(context_lens), len(q))]
+    else:
+        parts = launches(cut, chunks)
+    for part in parts:
         tensors = (
             block_tables[part.first :],
             query_start[part.first :],

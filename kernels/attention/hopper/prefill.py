@@ -159,8 +159,11 @@ def prefill(
     num_kv_heads = k_cache.shape[2]
     group = q.shape[1] // num_kv_heads
     cut = Cut(2 * ROWS, tile.block_n, tile.min_split, group, num_kv_heads)
-    any_step = [launch_of_any(cut, len(context_lens), len(q))]
-    for part in any_step if chunks is None else launches(cut, chunks):
+    if chunks is None:
+        parts = [launch_of_any(cut, len(context_lens), len(q))]
+    else:
+        parts = launches(cut, chunks)
+    for part in parts:
         tensors = (
             block_tables[part.first :],
             query_start[part.first :],
