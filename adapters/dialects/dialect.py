@@ -89,6 +89,17 @@ def is_digest(name: object) -> bool:
     return isinstance(name, str) and _DIGEST.fullmatch(name) is not None
 
 
+HEALTH_AND_MODELS = (Call("GET", "/health"), Call("GET", "/v1/models"))
+
+
+def read_health_and_models(answers: Sequence[Answer]) -> dict[str, Any]:
+    """The list may be the front's and outlive the engine; /health asks the engine."""
+    health, models = answers
+    if health.status != 200:
+        raise ReplicaError(f"/health answered {health.reason()}")
+    return listed_state(models)
+
+
 def listed_state(answer: Answer) -> dict[str, Any]:
     """EngineState, as far as OpenAI's list of models tells: adapters are those with a parent.
 
@@ -135,8 +146,9 @@ def openai_error(raw: bytes) -> dict[str, Any] | None:
     return found if found.get("object") == "error" else None
 
 
-def coded(error: dict[str, Any] | None, codes: Mapping[str, str]) -> dict[str, Any] | None:
-    """With our code, where the message holds one of the texts; theirs is a status number."""
+def coded_error(raw: bytes, codes: Mapping[str, str]) -> dict[str, Any] | None:
+    """openai_error, with our code where the message holds one of the texts: theirs is a status."""
+    error = openai_error(raw)
     if error is None:
         return None
     message = str(error.get("message") or "")

@@ -5,19 +5,19 @@ served. What makes it safe: a name that it never loaded is a 400 there, and only
 it lists as ours is asked for. A bare unknown name is answered by the base, so none is ever sent.
 """
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from adapters.dialects.dialect import (
+    HEALTH_AND_MODELS,
     Ability,
     Answer,
     Call,
     Dialect,
     ReplicaError,
-    coded,
+    coded_error,
     echoed,
-    listed_state,
-    openai_error,
+    read_health_and_models,
 )
 
 CODES = {
@@ -27,13 +27,6 @@ CODES = {
     "maximum context length": "context_length_exceeded",
     "longer than the model's context length": "context_length_exceeded",
 }
-
-
-def read_state(answers: Sequence[Answer]) -> dict[str, Any]:
-    health, models = answers
-    if health.status != 200:
-        raise ReplicaError(f"/health answered {health.reason()}")
-    return listed_state(models)
 
 
 def load(digest: str, path: str) -> Call:
@@ -80,20 +73,16 @@ def request(body: dict[str, Any], base: str, digest: str | None) -> dict[str, An
     return body | {"model": f"{base}:{digest}" if digest else base}
 
 
-def read_error(raw: bytes) -> dict[str, Any] | None:
-    return coded(openai_error(raw), CODES)
-
-
 SGLANG = Dialect(
     name="sglang",
     abilities=frozenset({Ability.PIN}),
-    state_calls=(Call("GET", "/health"), Call("GET", "/v1/models")),
-    read_state=read_state,
+    state_calls=HEALTH_AND_MODELS,
+    read_state=read_health_and_models,
     load=load,
     read_load=read_load,
     unload=unload,
     read_unload=read_unload,
     request=request,
     used=echoed,
-    read_error=read_error,
+    read_error=partial(coded_error, codes=CODES),
 )

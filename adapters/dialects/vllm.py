@@ -5,19 +5,20 @@ it names as `model` in an answer is the adapter that it looked up, so that is wh
 adapters than --max-cpu-loras stay listed and are read again from their folder when asked for.
 """
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from adapters.dialects.dialect import (
+    HEALTH_AND_MODELS,
     Ability,
     Answer,
     Call,
     Dialect,
     ReplicaError,
-    coded,
+    coded_error,
     echoed,
-    listed_state,
     openai_error,
+    read_health_and_models,
 )
 
 CODES = {
@@ -26,14 +27,6 @@ CODES = {
     "maximum model length": "context_length_exceeded",
 }
 CLOSED = "Not Found: start vLLM with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and --enable-lora"
-
-
-def read_state(answers: Sequence[Answer]) -> dict[str, Any]:
-    health, models = answers
-    # The list is the front's and outlives the engine; only /health asks the engine.
-    if health.status != 200:
-        raise ReplicaError(f"/health answered {health.reason()}")
-    return listed_state(models)
 
 
 def load(digest: str, path: str) -> Call:
@@ -71,20 +64,16 @@ def request(body: dict[str, Any], base: str, digest: str | None) -> dict[str, An
     return body | {"model": digest or base}
 
 
-def read_error(raw: bytes) -> dict[str, Any] | None:
-    return coded(openai_error(raw), CODES)
-
-
 VLLM = Dialect(
     name="vllm",
     abilities=frozenset({Ability.TOKENIZE}),
-    state_calls=(Call("GET", "/health"), Call("GET", "/v1/models")),
-    read_state=read_state,
+    state_calls=HEALTH_AND_MODELS,
+    read_state=read_health_and_models,
     load=load,
     read_load=read_load,
     unload=unload,
     read_unload=read_unload,
     request=request,
     used=echoed,
-    read_error=read_error,
+    read_error=partial(coded_error, codes=CODES),
 )

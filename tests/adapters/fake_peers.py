@@ -6,6 +6,7 @@ serve/lora) and SGLang 0.5.17 (srt/entrypoints/http_server.py, srt/managers). Te
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ TOKENS = ("Hello", " world", "!")
 
 
 @dataclass
-class FakePeer:
+class FakePeer(ABC):
     """adapters: name → folder. impostor: what the next answers name as `model` instead."""
 
     port: int = field(default_factory=free_port)
@@ -44,9 +45,9 @@ class FakePeer:
         cards += [card(name, root, BASE, None) for name, root in self.adapters.items()]
         return web.json_response({"object": "list", "data": cards})
 
+    @abstractmethod
     def served(self, asked: str) -> str | web.Response:
         """What answers as `model`, or the refusal."""
-        raise NotImplementedError
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
