@@ -8,9 +8,12 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
+
+from inference.adapter_format import digest as digest_of
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -32,6 +35,11 @@ class Blobs(Protocol):
 
     def delete(self, digest: str, is_needed: Callable[[], bool]) -> bool:
         """Whether the bytes went. is_needed is asked again once nobody can find them any more."""
+
+    def end_deletes(self, max_age_s: float, is_needed: Callable[[str], bool]) -> int:
+        """Ends what a killed delete() left, older than that: what is needed comes back, the rest
+        goes. Returns how many.
+        """
 
 
 class FolderBlobs:
@@ -77,11 +85,39 @@ class FolderBlobs:
         shutil.rmtree(trash, ignore_errors=True)
         return not target.is_dir()
 
+    def end_deletes(self, max_age_s: float, is_needed: Callable[[str], bool]) -> int:
+        num_ended = 0
+        for left in (self._root / "trash").glob("*.*"):
+            digest = left.name.partition(".")[0]
+            if not _DIGEST.fullmatch(digest) or not _is_older(left, max_age_s):
+                continue
+            if is_needed(digest) and _is_whole(left, digest):
+                rename_unless_there(left, self.path(digest))
+            shutil.rmtree(left, ignore_errors=True)
+            num_ended += 1
+        return num_ended
+
     def trash(self, digest: str) -> Path:
         """A name on the way in or out that nobody reads."""
         path = self._root / "trash" / f"{digest}.{secrets.token_hex(4)}"
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
+
+
+def _is_whole(folder: Path, digest: str) -> bool:
+    """Whether both files are in it, with this digest."""
+    try:
+        return digest_of((folder / CONFIG_FILE).read_bytes(), folder / WEIGHTS_FILE) == digest
+    except OSError:
+        return False
+
+
+def _is_older(path: Path, age_s: float) -> bool:
+    """A blob keeps its age on the way out; what is on the way in is young."""
+    try:
+        return path.stat().st_mtime < time.time() - age_s
+    except OSError:
+        return False
 
 
 def rename_unless_there(source: Path, target: Path) -> None:

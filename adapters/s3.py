@@ -9,6 +9,7 @@ boto3 looks for them.
 
 import secrets
 import shutil
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -98,6 +99,41 @@ class S3Blobs:
         except (BotoCoreError, ClientError) as error:
             raise BlobError(f"the bucket did not let go of {digest}: {error}") from error
         return self._cache.delete(digest, is_needed) or bool(held)
+
+    def end_deletes(self, max_age_s: float, is_needed: Callable[[str], bool]) -> int:
+        try:
+            left = self._left(max_age_s)
+            for digest, names in left.items():
+                is_wanted = is_needed(digest)
+                for key in names:
+                    to = self._key(digest, key.rpartition("/")[2])
+                    if is_wanted and not self._is_there(to):
+                        self._move(key, to)
+                    else:
+                        self._client.delete_object(Bucket=self._bucket, Key=key)
+        except (BotoCoreError, ClientError) as error:
+            raise BlobError(f"the bucket's trash cannot be cleared: {error}") from error
+        return len(left) + self._cache.end_deletes(max_age_s, is_needed)
+
+    def _left(self, max_age_s: float) -> dict[str, list[str]]:
+        """Keys in the trash for longer than that, by digest."""
+        found: dict[str, list[str]] = {}
+        pages = self._client.get_paginator("list_objects_v2")
+        for page in pages.paginate(Bucket=self._bucket, Prefix=f"{self._prefix}trash/"):
+            for one in page.get("Contents", ()):
+                if one["LastModified"].timestamp() < time.time() - max_age_s:
+                    digest = one["Key"].rsplit("/", 2)[1].partition(".")[0]
+                    found.setdefault(digest, []).append(one["Key"])
+        return found
+
+    def _is_there(self, key: str) -> bool:
+        try:
+            self._client.head_object(Bucket=self._bucket, Key=key)
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") in _ABSENT:
+                return False
+            raise
+        return True
 
     def _move(self, key: str, to: str) -> bool:
         """Whether key was there."""

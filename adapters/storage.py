@@ -30,6 +30,8 @@ ARCHIVE_FILE = "upload.archive"
 # One part, before it is its upload's; and in which order parts are joined.
 PART_FILE = "part"
 ORDER_FILE = "parts.json"
+# No delete takes longer.
+TRASH_MAX_AGE_S = 3600.0
 
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 _PART = re.compile(r"part_[0-9a-f]{32}")
@@ -147,6 +149,15 @@ def sweep_cache(max_age_s: float) -> int:
         if folder.name not in placed and is_old:
             num_removed += local.delete(folder.name, lambda: False)
     return num_removed
+
+
+def sweep_trash(max_age_s: float) -> int:
+    """Ends deletes that were killed halfway; returns how many."""
+    try:
+        return blobs().end_deletes(max_age_s, is_needed)
+    except BlobError as error:
+        log.warning("%s", error)
+        return 0
 
 
 def sweep_quarantine(max_age_s: float) -> int:

@@ -40,6 +40,13 @@ def requeue_stale() -> None:
     validate.requeue_stale()
 
 
+@shared_task(expires=500)
+def sweep_trash() -> None:
+    from adapters import storage
+
+    storage.sweep_trash(storage.TRASH_MAX_AGE_S)
+
+
 @shared_task(expires=50)
 def expire_uploads() -> None:
     from adapters import uploads

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import ObjectDoesNotExist, PermissionDenied
 from django.core.signals import got_request_exception
 from django.http import Http404
 from rest_framework import exceptions, serializers
@@ -49,6 +49,10 @@ def exception_handler(exc: Exception, context: Mapping[str, Any]) -> Response:
         exc = exceptions.NotFound()
     elif isinstance(exc, PermissionDenied):
         exc = exceptions.PermissionDenied(str(exc) or None)
+    elif isinstance(exc, ObjectDoesNotExist):
+        # It was found when the request began: someone deleted it since.
+        log.warning("gone while it was asked for: %s", exc)
+        exc = exceptions.NotFound()
     if isinstance(exc, ApiError):
         return render(exc.status, exc.code, exc.message, exc.details, exc.headers)
     if isinstance(exc, exceptions.APIException):

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from adapters import storage
 from adapters.access import resolve
+from adapters.api import views
 from adapters.models import AdapterVersion, Placement, Replica, VersionState
 from tenants.auth import Principal
 from tenants.errors import ApiError
@@ -332,3 +333,28 @@ def test_the_fleet_is_the_operators(client: Client, alice: Principal) -> None:
     assert found["placements"][0]["digest"] == "a" * 64
     for page in ("adapter", "adapterversion", "replica", "placement"):
         assert oscar.get(f"/admin/adapters/{page}/").status_code == 200
+
+
+@pytest.mark.parametrize("method", ["activate", "delete"])
+@pytest.mark.parametrize("what", ["version", "adapter"])
+def test_what_is_deleted_while_it_is_asked_for_is_absent(
+    method: str,
+    what: str,
+    alice: Principal,
+    published: Publish,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    version = published("support-bot")
+    inner = views.access_version
+
+    def access_then_lose(*args: Any) -> AdapterVersion:
+        found = inner(*args)
+        rows = {"version": found, "adapter": found.adapter}
+        type(rows[what]).objects.filter(id=rows[what].id).delete()
+        return found
+
+    monkeypatch.setattr(views, "access_version", access_then_lose)
+    client, url = client_of(alice), f"{VERSIONS}{version.number}/"
+    answer = client.delete(url) if method == "delete" else client.post(f"{url}activate/")
+    assert answer.status_code == 404, answer.content
+    assert answer.json()["error"]["code"] == "not_found"

@@ -103,6 +103,33 @@ def test_it_works(blobs: Blobs, source: Path) -> None:
         blobs.local_dir(digest)
 
 
+class Killed(BaseException):
+    pass
+
+
+def killed() -> bool:
+    raise Killed
+
+
+@pytest.mark.parametrize("is_needed", [True, False])
+def test_a_delete_that_was_killed_is_ended(blobs: Blobs, source: Path, is_needed: bool) -> None:
+    """Needed bytes come back whole, others go; what is younger may still be under way."""
+    digest = digest_of(source)
+    blobs.publish(digest, source)
+    with pytest.raises(Killed):
+        blobs.delete(digest, killed)
+    assert blobs.end_deletes(3600, lambda _: is_needed) == 0
+    assert blobs.end_deletes(-3600, lambda _: is_needed) == 1
+    assert blobs.end_deletes(-3600, lambda _: is_needed) == 0
+    # Of a bucket's local copy too, which the killed one had not come to.
+    assert blobs.delete(digest, lambda: is_needed) is (not is_needed and isinstance(blobs, S3Blobs))
+    if is_needed:
+        assert digest_of(blobs.local_dir(digest)) == digest
+        return
+    with pytest.raises(BlobError):
+        blobs.local_dir(digest)
+
+
 def test_what_the_bucket_gives_is_checked_by_digest(
     bucket: Any, s3_server: str, source: Path, tmp_path: Path
 ) -> None:
