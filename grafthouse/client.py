@@ -96,10 +96,15 @@ def adapter_path(name: str, *rest: object) -> str:
 
 
 def _checked_chunk(raw: str) -> dict[str, Any]:
-    chunk = json.loads(raw)
+    try:
+        chunk = json.loads(raw)
+    except ValueError:
+        chunk = None
+    if not isinstance(chunk, dict):
+        raise Failure(f"The answer holds {raw[:40]!r} instead of JSON: is it a house?")
     if "error" in chunk:
         raise Failure(_message(chunk) or "The house failed while it was answering.")
-    return dict(chunk)
+    return chunk
 
 
 def _require_success(answer: httpx2.Response) -> None:
