@@ -1,5 +1,6 @@
 """Drives an engine step by step and keeps every event, as the HTTP front would see them."""
 
+import time
 from collections import defaultdict
 from itertools import count
 from pathlib import Path
@@ -92,3 +93,10 @@ def make_client(base: Path, paths: dict[str, Path], names: str = "ab", **config:
     for name in names:
         client.engine.load_adapter(name, str(paths[name]))
     return client
+
+
+def wait_until_compiled(engine: Engine) -> None:
+    deadline = time.monotonic() + 20
+    while not all(adapter.is_compiled for adapter in engine._adapters.pool):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -12,7 +12,7 @@ import torch
 
 from inference.errors import EngineError, ErrorCode
 from inference.request import GenerateRequest, SamplingParams, Token
-from tests.inference.driving import Client, greedy, make_engine
+from tests.inference.driving import Client, greedy, make_engine, wait_until_compiled
 from tests.inference.oracle import Oracle
 from tests.inference.test_decode_graphs import use_graph_inputs
 from tests.tiny import make_adapter, make_base
@@ -151,6 +151,8 @@ def test_compiled_adapters_begin_where_they_did(world: World, tmp_path: Path) ->
     """The second engine reads pages that the first one wrote, and no config of PEFT's."""
     config = {"adapter_cache_dir": str(tmp_path / "pages")}
     first = world.client(**config)
+    # What is not written when the engine ends is packed again another time.
+    wait_until_compiled(first.engine)
     first.engine.stop()
     first.engine.run()
     second = world.client(**config)

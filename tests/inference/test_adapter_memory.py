@@ -13,7 +13,14 @@ from inference.engine import Engine
 from inference.errors import EngineError, ErrorCode
 from inference.lora import LoraPool
 from inference.request import AdapterInfo, Failed
-from tests.inference.driving import PROMPT, Client, greedy, make_client, make_engine
+from tests.inference.driving import (
+    PROMPT,
+    Client,
+    greedy,
+    make_client,
+    make_engine,
+    wait_until_compiled,
+)
 from tests.tiny import make_adapter
 
 
@@ -49,13 +56,6 @@ def small(base: Path, **config: Any) -> Client:
     """Room for one adapter of rank 8 on the host, and for one on the device."""
     values = {"max_loras_per_batch": 1, "max_lora_rank": 8, "host_adapter_bytes": 1}
     return Client(make_engine(base, **values | config))
-
-
-def wait_until_compiled(engine: Engine) -> None:
-    deadline = time.monotonic() + 20
-    while not all(adapter.is_compiled for adapter in engine._adapters.pool):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def answer(user: Client, name: str | None, num_tokens: int = 6) -> list[int]:
