@@ -12,6 +12,7 @@ from django.conf import settings
 from django.db.models import QuerySet
 
 from adapters.models import NAME_PATTERN, Adapter, AdapterVersion, VersionState
+from adapters.profile import ServingProfile, read_profile
 from tenants.auth import Principal
 from tenants.errors import ApiError
 from tenants.scope import tenant_scope
@@ -32,6 +33,7 @@ class Resolved:
     adapter: str | None
     version: int | None
     public_name: str
+    profile: ServingProfile | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ def resolve(tenant_id: int, model: str) -> Resolved:
             raise model_not_found(model)
         if not is_served(version):
             raise _not_served(version)
-        return Resolved(version.digest, version.adapter.name, version.number, model)
+        profile = read_profile(version.profile)
+        return Resolved(version.digest, version.adapter.name, version.number, model, profile)
 
 
 def _active(name: str) -> AdapterVersion | None:

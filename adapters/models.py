@@ -82,7 +82,8 @@ class AdapterVersion(ScopedModel):
     size_bytes: of the upload until it is checked, then of what was published; of a rejected one
     None. quarantine: folder name below the store's quarantine while the upload is not published.
     attempt: fences a validation, so that a worker thought dead cannot write over its successor.
-    error: why it failed, for the tenant. superseded_at: when it stopped being active.
+    error: why it failed, for the tenant. superseded_at: when it stopped being active. profile: what
+    requests are filled in with, as adapters.profile checked it; {} is none.
     """
 
     adapter = models.ForeignKey(Adapter, on_delete=models.CASCADE, related_name="versions")
@@ -92,6 +93,7 @@ class AdapterVersion(ScopedModel):
     )
     digest = models.CharField(max_length=64, blank=True, db_index=True)
     report = models.JSONField(default=empty_report)
+    profile = models.JSONField(default=dict)
     rank = models.PositiveIntegerField(null=True)
     size_bytes = models.PositiveBigIntegerField(null=True)
     quarantine = models.CharField(max_length=64, blank=True)

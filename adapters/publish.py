@@ -15,6 +15,7 @@ from adapters import storage, tasks
 from adapters.access import is_reserved
 from adapters.activation import begin_activation
 from adapters.models import NAME_PATTERN, Adapter, AdapterVersion, VersionState, empty_report
+from adapters.profile import first_profile
 from adapters.stored_bytes import require_room
 from adapters.transition import label, move, publish_adapter, publish_version
 from tenants import audit
@@ -100,6 +101,7 @@ def upload(
             quarantine=quarantine,
             size_bytes=num_bytes,
             report={**empty_report(), "facts": {"source": source} if source else {}},
+            profile=first_profile(adapter),
             heartbeat_at=timezone.now(),
             created_by=audit.name_of(principal),
         )

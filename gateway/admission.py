@@ -17,6 +17,7 @@ from adapters.access import Resolved, resolve
 from gateway import metrics
 from gateway.generation import Admission, Generation
 from gateway.openai.http import ClientGone
+from gateway.openai.profile import fill_in
 from gateway.openai.schema import Ask, bad_request
 from gateway.runtime import Runtime
 from tenants.auth import Principal, authenticate_key, principal_for_member
@@ -121,8 +122,9 @@ async def reserve(runtime: Runtime, principal: Principal, ask: Ask, request_id: 
     require_inference(principal)
     started_at = timezone.now()
     resolved = await resolve_ask(runtime, principal.tenant_id, ask)
+    ask = fill_in(ask, resolved.profile)
     prices = await current_prices(runtime, principal.tenant_id)
-    max_tokens = default_max_tokens(ask) if ask.max_tokens is None else ask.max_tokens
+    max_tokens = default_max_tokens(ask, resolved) if ask.max_tokens is None else ask.max_tokens
     prompt, completion = bounds(ask, max_tokens, runtime.replicas.max_model_len())
     cost_nanos = prices.cost_nanos(prompt, 0, completion)
     # Cancelled here, the quota releases by itself what it was about to hold.
@@ -134,8 +136,12 @@ async def reserve(runtime: Runtime, principal: Principal, ask: Ask, request_id: 
     )
 
 
-def default_max_tokens(ask: Ask) -> int:
-    """OpenAI's own default of completions; chat has none there, and DEFAULT_MAX_TOKENS here."""
+def default_max_tokens(ask: Ask, resolved: Resolved) -> int:
+    """The version's; else OpenAI's own of completions, and DEFAULT_MAX_TOKENS for chat, which has
+    none there.
+    """
+    if resolved.profile and resolved.profile.max_tokens is not None:
+        return resolved.profile.max_tokens
     return settings.DEFAULT_MAX_TOKENS if ask.endpoint == "chat.completions" else 16
 
 

@@ -18,6 +18,7 @@ from django.db import DatabaseError
 from adapters.access import Resolved
 from gateway import metrics
 from gateway.openai.errors import internal_error, unavailable
+from gateway.openai.profile import as_sent
 from gateway.openai.relay import BrokenStream, DigestMismatch, Identity, Relay
 from gateway.openai.schema import Ask
 from gateway.router import rank
@@ -167,7 +168,7 @@ class Generation:
                 raise internal_error() from error
             except ApiError as error:
                 if not self._may_shorten(error):
-                    raise
+                    raise as_sent(error, self.admission.ask) from error
                 attempts.appendleft(url)
                 continue
             metrics.RETRIES.inc()

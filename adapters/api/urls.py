@@ -2,6 +2,7 @@ from django.urls import path
 
 from adapters.api import imports, upload_parts, views
 from adapters.api.fleet import FleetView
+from adapters.api.profile import ProfileView
 
 ADAPTERS = "tenants/<slug:tenant>/adapters/"
 VERSIONS = ADAPTERS + "<str:name>/versions/"
@@ -17,6 +18,7 @@ urlpatterns = [
     path(VERSIONS + "<int:number>/", views.VersionView.as_view(), name="version"),
     path(VERSIONS + "<int:number>/activate/", views.ActivateView.as_view(), name="activate"),
     path(VERSIONS + "<int:number>/retry/", views.RetryView.as_view(), name="retry"),
+    path(VERSIONS + "<int:number>/profile/", ProfileView.as_view(), name="profile"),
     path(IMPORTS, imports.ImportsView.as_view(), name="imports"),
     path(IMPORTS + "<str:import_id>/", imports.ImportView.as_view(), name="import"),
     path(UPLOADS, upload_parts.UploadsView.as_view(), name="uploads"),

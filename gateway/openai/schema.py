@@ -1,8 +1,8 @@
 """A request body, as far as the gateway acts on it.
 
-Typed here: model, lora_path, stream, stream_options, the token limits, n, and the size of the
-prompt. Everything else is passed on as it came and judged by the engine, whose 4xx is relayed. null
-means absent.
+Typed here: model, lora_path, stream, stream_options, the token limits, n, the number of stop words
+and the size of the prompt. Everything else is passed on as it came and judged by the engine, whose
+4xx is relayed. null means absent.
 """
 
 from dataclasses import dataclass
@@ -18,6 +18,8 @@ Endpoint = Literal["chat.completions", "completions"]
 MAX_JSON_DEPTH = 64
 MAX_MODEL_CHARS = 256
 MAX_CHOICES = 128
+# OpenAI's. A version's serving profile may add as many: the engine takes both together.
+MAX_STOPS = 4
 # What a chat template may add to the messages' own JSON: a default system turn and the generation
 # prompt.
 TEMPLATE_OVERHEAD_TOKENS = 128
@@ -31,7 +33,8 @@ class Ask:
 
     num_sequences: choices over all prompts; body: what is sent on, less our fields.
 
-    max_tokens: per sequence, None when the client named no limit.
+    max_tokens: per sequence, None when the client named no limit. num_added_messages: before the
+    client's own, of the version's serving profile.
     """
 
     endpoint: Endpoint
@@ -44,6 +47,7 @@ class Ask:
     num_sequences: int
     num_prompt_tokens_bound: int
     body: dict[str, Any]
+    num_added_messages: int = 0
 
 
 def bad_request(message: str, param: str | None = None, code: str = "invalid_request") -> ApiError:
@@ -98,6 +102,7 @@ def parse_ask(endpoint: Endpoint, body: dict[str, Any]) -> Ask:
         raise bad_request("You must provide a model parameter.", "model")
     is_stream = bool_field(body, "stream")
     include_usage, continuous_usage = parse_stream_options(body, is_stream)
+    check_stops(body.get("stop"))
     chat = endpoint == "chat.completions"
     num_prompts, num_tokens = measure_messages(body) if chat else measure_prompt(body.get("prompt"))
     return Ask(
@@ -148,6 +153,11 @@ def int_field(
         expected = f"at least {minimum}" if maximum is None else f"{minimum} to {maximum}"
         raise bad_request(f"{name}: expected {expected}, got {value}.", name)
     return value
+
+
+def check_stops(stops: object) -> None:
+    if isinstance(stops, list) and len(stops) > MAX_STOPS:
+        raise bad_request(f"stop: expected at most {MAX_STOPS}, got {len(stops)}.", "stop")
 
 
 def parse_stream_options(body: dict[str, Any], is_stream: bool) -> tuple[bool, bool]:

@@ -201,6 +201,24 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/tenants/{tenant}/adapters/{name}/versions/{number}/profile/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description What requests for this version are filled in with where they say nothing. */
+        get: operations["profile_retrieve"];
+        /** @description The whole profile: what is left out is not set. It holds within a second. */
+        put: operations["profile_update"];
+        post?: never;
+        delete: operations["profile_destroy"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/tenants/{tenant}/adapters/{name}/versions/{number}/retry/": {
         parameters: {
             query?: never;
@@ -823,6 +841,50 @@ export interface components {
             where: string;
             expected: string;
             found: string;
+        };
+        /** @description For the schema: adapters.profile holds the rules. null, or left out, is "not set". */
+        Profile: {
+            /** @description Sent first when the request's messages have no system message. */
+            system_prompt?: string | null;
+            /** @description Added to the request's own. */
+            stop?: string[] | null;
+            max_tokens?: number | null;
+            /** Format: double */
+            temperature?: number | null;
+            /** Format: double */
+            top_p?: number | null;
+            top_k?: number | null;
+            /** Format: double */
+            min_p?: number | null;
+            /** Format: double */
+            repetition_penalty?: number | null;
+            /** Format: double */
+            frequency_penalty?: number | null;
+            /** Format: double */
+            presence_penalty?: number | null;
+            seed?: number | null;
+        };
+        /** @description For the schema: adapters.profile holds the rules. null, or left out, is "not set". */
+        ProfileRequest: {
+            /** @description Sent first when the request's messages have no system message. */
+            system_prompt?: string | null;
+            /** @description Added to the request's own. */
+            stop?: string[] | null;
+            max_tokens?: number | null;
+            /** Format: double */
+            temperature?: number | null;
+            /** Format: double */
+            top_p?: number | null;
+            top_k?: number | null;
+            /** Format: double */
+            min_p?: number | null;
+            /** Format: double */
+            repetition_penalty?: number | null;
+            /** Format: double */
+            frequency_penalty?: number | null;
+            /** Format: double */
+            presence_penalty?: number | null;
+            seed?: number | null;
         };
         Replica: {
             readonly id: number;
@@ -1936,6 +1998,158 @@ export interface operations {
                 };
             };
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    profile_retrieve: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                number: number;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Profile"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    profile_update: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                number: number;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ProfileRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Profile"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    profile_destroy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                number: number;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No response body */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };
