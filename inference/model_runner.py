@@ -19,6 +19,7 @@ from inference.lora import LoraPool, LoraStep
 from inference.models.llama import LlamaModel
 from inference.plan import Plan, Work
 from inference.prompt_graphs import PromptGraphs
+from inference.prompt_scores import Scored, Scoring, score, spans
 from inference.sampler import Drawn, Sampled, Sampler
 from inference.token_rows import known_or_drawn, padded_tables, token_rows
 from inference.transfer import to_device
@@ -28,8 +29,8 @@ GRAPH, PROMPT_GRAPH = "graph", "prompt graph"
 
 @dataclass(frozen=True)
 class Forward:
-    """Launched. logits [samples, V], of the works that sample. path: GRAPH, PROMPT_GRAPH, or why
-    by neither.
+    """Launched. logits [samples, V], of the works that sample; scoring: of prompts. path: GRAPH,
+    PROMPT_GRAPH, or why by neither.
     """
 
     plan: Plan
@@ -37,6 +38,7 @@ class Forward:
     lora_ms: Callable[[], float | None]
     path: str
     started_s: float
+    scoring: Scoring | None = None
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,8 @@ class Flight:
 
 @dataclass(frozen=True)
 class Outcome:
-    """results: works with what they sampled, None for a chunk. Times in ms; step_ms: since the
-    start, or since the outcome before it when that came later.
+    """results: works with what they sampled, None for a chunk; scored: of prompts. Times in ms;
+    step_ms: since the start, or since the outcome before it when that came later.
     """
 
     plan: Plan
@@ -73,6 +75,7 @@ class Outcome:
     lora_ms: float | None
     step_ms: float
     path: str
+    scored: tuple[Scored, ...] = ()
 
 
 class ModelRunner:
@@ -107,11 +110,16 @@ class ModelRunner:
         if plan.new_blocks and self.kv.device.type == "cpu":
             # The reference multiplies what it masks: a former owner's NaN would stay one.
             self.kv[:, :, list(plan.new_blocks)] = 0
-        path = self._path(plan.work)
-        run = {GRAPH: self._decode, PROMPT_GRAPH: self._prompts}.get(path, self._forward)
-        logits, lora = run(plan.work)
+        wanted = spans(plan.work)
+        path, scoring = self._path(plan.work, bool(wanted)), None
+        if path == GRAPH:
+            logits, lora = self._decode(plan.work)
+        else:
+            x, lora = self._stream(plan.work, path)
+            logits = self.model.logits(x, self._logits_rows(plan.work))
+            scoring = score(self.model, x, wanted) if wanted else None
         lora_ms = (lambda: 0.0) if lora is None else self.lora.measure(lora)
-        return Forward(plan, logits, lora_ms, path, started_s)
+        return Forward(plan, logits, lora_ms, path, started_s, scoring)
 
     @torch.inference_mode()
     def sample(self, forward: Forward) -> Flight:
@@ -134,11 +142,14 @@ class ModelRunner:
         forward, now_s = flight.forward, time.perf_counter()
         step_ms = (now_s - max(forward.started_s, self._ended_s)) * 1e3
         self._ended_s = now_s
-        return Outcome(forward.plan, results, forward.lora_ms(), step_ms, forward.path)
+        scored = () if forward.scoring is None else tuple(forward.scoring.collect())
+        return Outcome(forward.plan, results, forward.lora_ms(), step_ms, forward.path, scored)
 
-    def _path(self, work: Rows[Work]) -> str:
-        """GRAPH or PROMPT_GRAPH where one serves it; else what stands against them."""
-        if any(item.num_tokens > 1 for item in work):
+    def _path(self, work: Rows[Work], is_scored: bool) -> str:
+        """GRAPH or PROMPT_GRAPH where one serves it; else what stands against them. A decode graph
+        has no place for a prompt's token that is to be scored, be it alone.
+        """
+        if is_scored or any(item.num_tokens > 1 for item in work):
             graphs = self._prompt_graphs
             return PROMPT_GRAPH if graphs is not None and graphs.serves(work) else "prefill"
         if self._graphs is None:
@@ -154,14 +165,13 @@ class ModelRunner:
         rows = [row for row, item in enumerate(work) if item.samples]
         return logits[self._ints(rows)], lora
 
-    def _prompts(self, work: Rows[Work]) -> tuple[torch.Tensor, LoraStep | None]:
-        assert self._prompt_graphs is not None
-        x, lora = self._prompt_graphs.run(work)
-        return self.model.logits(x, self._logits_rows(work)), lora
-
-    def _forward(self, work: Rows[Work]) -> tuple[torch.Tensor, LoraStep | None]:
+    def _stream(self, work: Rows[Work], path: str) -> tuple[torch.Tensor, LoraStep | None]:
+        """The normed stream [T, H], for readers that are launched before the next step."""
+        if path == PROMPT_GRAPH:
+            assert self._prompt_graphs is not None
+            return self._prompt_graphs.run(work)
         batch = self.batch(work)
-        return self.model.forward(batch, self.kv), batch.tokens.lora
+        return self.model.stream(batch.tokens, batch.sequences, self.kv), batch.tokens.lora
 
     def batch(self, work: Rows[Work]) -> ForwardBatch:
         """The tensors of a step that is launched op by op."""

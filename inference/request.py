@@ -30,7 +30,10 @@ class Constraint:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to choose tokens. temperature 0 is greedy. Already validated by the front."""
+    """How to choose tokens. temperature 0 is greedy. Already validated by the front.
+
+    max_tokens may be 0 where the prompt is scored: nothing else is wanted then.
+    """
 
     max_tokens: int
     temperature: float = 1.0
@@ -47,6 +50,8 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     # Number of most likely alternatives to report beside the chosen token; None: no logprobs.
     num_logprobs: int | None = None
+    # The same for the prompt's own tokens; None: it is not scored.
+    num_prompt_logprobs: int | None = None
     # An answer that is complete ends, also under ignore_eos and below min_tokens.
     constraint: Constraint | None = None
 
@@ -74,6 +79,16 @@ class TokenLogprobs:
     logprob: float
     # (token id, logprob), most likely first.
     top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class PromptLogprobs:
+    """The prompt's next tokens, scored: in order, from its second on; nothing stands before the
+    first. All of them come before the first Token.
+    """
+
+    request_id: str
+    logprobs: tuple[TokenLogprobs, ...]
 
 
 @dataclass(frozen=True)
@@ -109,7 +124,7 @@ class Failed:
     param: str | None = None
 
 
-Event = Token | Finished | Aborted | Failed
+Event = PromptLogprobs | Token | Finished | Aborted | Failed
 
 
 @dataclass(frozen=True)

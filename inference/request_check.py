@@ -12,10 +12,11 @@ def check_request(request: GenerateRequest, vocab_size: int, max_model_len: int)
     """Raises EngineError INVALID_REQUEST or CONTEXT_LENGTH_EXCEEDED, with the field at fault."""
     if not request.token_ids:
         raise _invalid("the prompt has no tokens", "prompt")
-    if len(request.token_ids) >= max_model_len:
+    least = min(request.sampling.max_tokens, 1)
+    if len(request.token_ids) + least > max_model_len:
         message = (
             f"the prompt has {len(request.token_ids)} tokens; "
-            f"the context holds {max_model_len} with at least one generated"
+            f"the context holds {max_model_len} with at least {least} generated"
         )
         raise EngineError(ErrorCode.CONTEXT_LENGTH_EXCEEDED, message, "prompt")
     _check_ids(request.token_ids, vocab_size, "prompt")
@@ -30,7 +31,7 @@ def _check_sampling(params: SamplingParams, vocab_size: int) -> None:
     _check_ids(params.stop_token_ids, vocab_size, "stop_token_ids")
     _check_ids(tuple(token_id for token_id, _ in params.logit_bias), vocab_size, "logit_bias")
     ranges = {
-        "max_tokens": (params.max_tokens, 1, math.inf),
+        "max_tokens": (params.max_tokens, int(params.num_prompt_logprobs is None), math.inf),
         "min_tokens": (params.min_tokens, 0, math.inf),
         "temperature": (params.temperature, 0, 100),
         "top_p": (params.top_p, 0, 1),
@@ -39,6 +40,7 @@ def _check_sampling(params: SamplingParams, vocab_size: int) -> None:
         "frequency_penalty": (params.frequency_penalty, -2, 2),
         "repetition_penalty": (params.repetition_penalty, 1e-3, 1e3),
         "num_logprobs": (params.num_logprobs or 0, 0, vocab_size),
+        "num_prompt_logprobs": (params.num_prompt_logprobs or 0, 0, vocab_size),
     }
     for name, (value, low, high) in ranges.items():
         # Also true for NaN.

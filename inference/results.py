@@ -7,13 +7,17 @@ from inference.adapter_store import AdapterStore
 from inference.errors import EngineError, ErrorCode
 from inference.model_runner import Outcome
 from inference.plan import Work
-from inference.request import Event, Failed, Finished, Token
+from inference.prompt_scores import Scored
+from inference.request import Event, Failed, Finished, PromptLogprobs, Token
 from inference.sampler import Sampled
 from inference.scheduler import Scheduler
 from inference.sequence import Sequence
 from inference.stats import Counters
 
 logger = logging.getLogger(__name__)
+
+# In one event: whoever writes them out holds no more at once.
+MAX_SCORES = 512
 
 OnEvent = Callable[[Event], None]
 Delivery = tuple[OnEvent, Event]
@@ -47,6 +51,9 @@ class Results:
             outcome.path,
         )
         self._counters.count_batch((w.sequence, w.num_tokens) for w in outcome.plan.work)
+        for scored in outcome.scored:
+            if not scored.sequence.is_ended:
+                self._take_scores(scored, deliveries)
         for work, result in outcome.results:
             if work.sequence.is_ended:
                 continue
@@ -74,10 +81,28 @@ class Results:
         self._counters.count_end(event, sequence)
         deliveries.append((sequence.on_event, event))
 
+    def _take_scores(self, scored: Scored, deliveries: list[Delivery]) -> None:
+        sequence = scored.sequence
+        if scored.logprobs is None:
+            message = "the model's output on the prompt is not finite"
+            error = EngineError(ErrorCode.NON_FINITE_LOGITS, message)
+            self.end(sequence, failed(sequence, error), deliveries)
+            return
+        # Of a preempted one, what was on its way then comes twice.
+        news = scored.logprobs[sequence.num_scored - scored.first :]
+        sequence.num_scored += len(news)
+        for start in range(0, len(news), MAX_SCORES):
+            event = PromptLogprobs(sequence.request_id, news[start : start + MAX_SCORES])
+            deliveries.append((sequence.on_event, event))
+
     def _take_token(
         self, sequence: Sequence, token_id: int, result: Sampled, deliveries: list[Delivery]
     ) -> None:
         sequence.take(token_id)
+        if sequence.request.sampling.max_tokens == 0:
+            # It asked for its prompt's scores alone.
+            self.end(sequence, Finished(sequence.request_id, "length"), deliveries)
+            return
         self._counters.num_output_tokens += 1
         event = Token(sequence.request_id, token_id, sequence.num_cached, result.logprobs)
         deliveries.append((sequence.on_event, event))

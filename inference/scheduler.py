@@ -256,7 +256,7 @@ class Scheduler:
         if sequence.unknown_at is not None:
             # Preempted when a step was on its way: what is computed again has to be known.
             return 0
-        prefix = self.cache.match(sequence.namespace, sequence.tokens)
+        prefix = self.cache.match(sequence.namespace, sequence.sharable)
         num_missing = self.cache.num_blocks_for(len(sequence.tokens)) - len(prefix.blocks)
         room = self.cache.num_free - self.cache.num_unreferenced(prefix.blocks)
         # One block is left for the next tokens of each that runs.

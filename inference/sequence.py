@@ -24,6 +24,7 @@ class Sequence:
     have keys and values, or will have by the steps that were launched.
 
     blocks: the KV blocks held, in order; nodes: the prefix-cache chain of the committed ones.
+    num_scored: how many tokens of a prompt that is to be scored are, but for the first.
     slot: the adapter's device slot while leased; lora_start: the first position it applies to, 0
     but for activated LoRA. num_passed: admissions of others while it waited.
     arrival: its place in the order in which sequences came to the engine.
@@ -41,6 +42,7 @@ class Sequence:
     tokens: list[int] = field(init=False)
     num_computed: int = 0
     num_cached: int = 0
+    num_scored: int = 0
     blocks: list[int] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)
     slot: int | None = None
@@ -82,6 +84,18 @@ class Sequence:
     def num_pending(self) -> int:
         """Tokens whose keys and values are still to be computed; 1 for a decoding sequence."""
         return len(self.tokens) - self.num_computed
+
+    def unscored(self, start: int, end: int) -> range:
+        """Of these positions, those behind which a token of the prompt is still to be scored."""
+        if self.request.sampling.num_prompt_logprobs is None:
+            return range(0)
+        return range(max(start, self.num_scored), min(end, len(self.request.token_ids) - 1))
+
+    @property
+    def sharable(self) -> list[int]:
+        """The tokens whose keys and values may come from the prefix cache: it has no logits."""
+        is_scored = not self.unscored(0, len(self.tokens))
+        return self.tokens if is_scored else self.tokens[: self.num_scored + 1]
 
     def slot_at(self, position: int) -> int:
         """The adapter's slot where it applies, else -1."""

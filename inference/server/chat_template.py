@@ -78,29 +78,42 @@ class ChatTemplate:
         self._takes_tools = "tools" in names
         self._special_tokens = special_tokens
 
-    def render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
-        """Raises EngineError naming messages (or tools) when the template refuses or cannot."""
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """add_generation_prompt: it ends where the assistant's answer begins.
+
+        Raises EngineError naming messages (or tools) when the template refuses or cannot.
+        """
         if tools and not self._takes_tools:
             raise unsupported("tools", "This model's chat template has no place for tools.")
         try:
-            return self._render(messages, tools)
+            return self._render(messages, tools, add_generation_prompt)
         except TypeError as error:
             # Many templates join content without asking whether it is null.
             if all(message.get("content") is not None for message in messages):
                 raise _cannot_render(error) from error
         filled = [message | {"content": message.get("content") or ""} for message in messages]
         try:
-            return self._render(filled, tools)
+            return self._render(filled, tools, add_generation_prompt)
         except TypeError as error:
             raise _cannot_render(error) from error
 
-    def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
+    def _render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        add_generation_prompt: bool,
+    ) -> str:
         try:
             return self._template.render(
                 messages=messages,
                 tools=tools,
                 documents=None,
-                add_generation_prompt=True,
+                add_generation_prompt=add_generation_prompt,
                 **self._special_tokens,
             )
         except RENDER_ERRORS as error:

@@ -12,10 +12,12 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True)
 class ShownToken:
-    """A token whose text was released. offset: where it begins, in characters of the answer."""
+    """A token whose text was released. offset: where it begins, in characters of the answer; below
+    0 in the prompt, whose first token alone has no logprobs.
+    """
 
     token_id: int
-    logprobs: TokenLogprobs
+    logprobs: TokenLogprobs | None
     offset: int
 
 

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,11 +14,13 @@ from inference.request import (
     Failed,
     Finished,
     GenerateRequest,
+    PromptLogprobs,
     SamplingParams,
     Token,
 )
 from inference.server.bridge import Bridge, Posted, ServingEngine
 from inference.server.choice import Choice, ChoiceRules, Delta
+from inference.server.echo import Echo
 from inference.server.share import Share
 
 Step = list[tuple[Choice, Delta]]
@@ -27,7 +29,7 @@ Step = list[tuple[Choice, Delta]]
 @dataclass(frozen=True)
 class Plan:
     """prompts: token ids; prompt_field: where they came from. samplings: one for each choice of a
-    prompt, so n = len(samplings).
+    prompt, so n = len(samplings). echo: of a prompt that is scored.
     """
 
     prompts: tuple[tuple[int, ...], ...]
@@ -36,6 +38,7 @@ class Plan:
     digest: str | None
     cache_salt: str
     prompt_field: str
+    echo: Callable[[int], Echo] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,9 @@ class Generation:
         ]
         # Ids are ours: two clients that send one request id never meet.
         self._request_ids = [uuid.uuid4().hex for _ in self.choices]
+        self._echoes = (
+            {} if plan.echo is None else {c.index: plan.echo(c.prompt) for c in self.choices}
+        )
         self._running: set[int] = set()
         self._timing = Timing(time.perf_counter(), num_choices)
 
@@ -75,7 +81,7 @@ class Generation:
         """Raises EngineError when the engine refuses at once; then nothing runs."""
         for choice in self.choices:
             sampling = self._plan.samplings[choice.index % len(self._plan.samplings)]
-            if sampling.max_tokens == 0:
+            if sampling.max_tokens == 0 and sampling.num_prompt_logprobs is None:
                 self._running.add(choice.index)
                 self._mailbox.put(choice.index, Finished("", "length"))
                 continue
@@ -112,7 +118,8 @@ class Generation:
                 if isinstance(event, EngineError):
                     return step, self._refusal(event)
                 if number in self._running:
-                    step.append((self.choices[number], self._apply(number, event, now_s)))
+                    deltas = (self._echo(number, event), self._apply(number, event, now_s))
+                    step += [(self.choices[number], delta) for delta in deltas if delta is not None]
         except EngineError as error:
             return step, error
         return step, None
@@ -143,7 +150,16 @@ class Generation:
             return error
         return EngineError(error.code, error.message, self._plan.prompt_field)
 
-    def _apply(self, number: int, event: Event, now_s: float) -> Delta:
+    def _echo(self, number: int, event: Event) -> Delta | None:
+        """What is shown of the prompt before the answer goes on."""
+        echo = self._echoes.get(number)
+        if echo is None or isinstance(event, Failed | Aborted):
+            return None
+        return echo.take(event.logprobs) if isinstance(event, PromptLogprobs) else echo.rest()
+
+    def _apply(self, number: int, event: Event, now_s: float) -> Delta | None:
+        if isinstance(event, PromptLogprobs):
+            return None
         choice = self.choices[number]
         if isinstance(event, Token):
             self._timing.token(number, now_s)

@@ -29,13 +29,17 @@ class ModelFolder:
         return cls(spec, tokenizer, load_chat_template(folder, config))
 
     def encode_chat(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        add_generation_prompt: bool = True,
     ) -> tuple[int, ...]:
         """Raises EngineError (400) when there is no template or it refuses the messages."""
         if self.template is None:
             raise invalid("messages", NO_TEMPLATE)
         control = self.tokenizer.control_tokens()
-        rendered = self.template.render(control.hide(messages), control.hide(tools))
+        shown = (control.hide(messages), control.hide(tools))
+        rendered = self.template.render(*shown, add_generation_prompt)
         return tuple(self.tokenizer.encode_chat(rendered, control))
 
 

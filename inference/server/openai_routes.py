@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from dataclasses import replace
 
 from aiohttp import web
 
@@ -9,8 +10,9 @@ from inference.errors import EngineError, ErrorCode
 from inference.server.answer import Answer
 from inference.server.body import read_fields
 from inference.server.choice import ChoiceRules
+from inference.server.echo import Echo
 from inference.server.generation import Generation, Plan
-from inference.server.prompts import encode_chat, encode_prompts, prompt_text
+from inference.server.prompts import encode_chat, encode_prompts, prompt_offsets, prompt_text
 from inference.server.replica import REPLICA, Loaded, Replica, resolve
 from inference.server.requests import (
     ChatRequest,
@@ -53,7 +55,11 @@ async def completions(request: web.Request) -> web.StreamResponse:
         prompt_text(loaded.folder.tokenizer, prompt) if completion.echo else ""
         for prompt in completion.prompts
     ]
-    shape = CompletionShape(vocabulary, completion.num_logprobs is not None, echoes)
+    is_scored = completion.echo and completion.num_logprobs is not None
+    if is_scored:
+        starts = await prompt_offsets(loaded.folder.tokenizer, echoes, prompts)
+        plan = replace(plan, echo=lambda at: Echo(echoes[at], prompts[at], starts[at]))
+    shape = CompletionShape(vocabulary, completion.num_logprobs is not None, echoes, is_scored)
     return await _answer(request, replica, loaded, plan, shape, completion, name)
 
 

@@ -1,8 +1,10 @@
 """Prompts → token ids, off the event loop when long."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
+from inference.server.echo import offsets
 from inference.server.fields import invalid
 from inference.server.model_folder import ModelFolder
 from inference.server.requests import Prompt
@@ -13,13 +15,16 @@ MAX_INLINE_CHARS = 50_000
 
 
 async def encode_chat(
-    folder: ModelFolder, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+    folder: ModelFolder,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None,
+    add_generation_prompt: bool = True,
 ) -> tuple[int, ...]:
     """Raises EngineError (400) when the template refuses the messages."""
     num_chars = sum(len(message.get("content") or "") for message in messages)
     if num_chars > MAX_INLINE_CHARS:
-        return await asyncio.to_thread(folder.encode_chat, messages, tools)
-    return folder.encode_chat(messages, tools)
+        return await asyncio.to_thread(folder.encode_chat, messages, tools, add_generation_prompt)
+    return folder.encode_chat(messages, tools, add_generation_prompt)
 
 
 async def encode_prompts(
@@ -44,3 +49,15 @@ def _encode(tokenizer: Tokenizer, prompt: Prompt) -> tuple[int, ...]:
 
 def prompt_text(tokenizer: Tokenizer, prompt: Prompt) -> str:
     return prompt if isinstance(prompt, str) else tokenizer.vocabulary.text(prompt)
+
+
+async def prompt_offsets(
+    tokenizer: Tokenizer, texts: Sequence[str], prompts: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """Where in its text each token of each prompt begins."""
+    pairs = list(zip(texts, prompts, strict=True))
+    if sum(map(len, texts)) > MAX_INLINE_CHARS:
+        return await asyncio.to_thread(
+            lambda: [offsets(tokenizer.vocabulary, *pair) for pair in pairs]
+        )
+    return [offsets(tokenizer.vocabulary, *pair) for pair in pairs]

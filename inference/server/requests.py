@@ -132,13 +132,9 @@ def parse_completion(body: Fields, vocab_size: int) -> CompletionRequest:
     num_logprobs = body.integer("logprobs", None, 0, MAX_TOP_LOGPROBS)
     echo = body.boolean("echo", False)
     max_tokens = parse_max_tokens(body, ("max_tokens",), lowest=0)
-    if echo and num_logprobs is not None:
-        raise unsupported(
-            "logprobs", "'logprobs' with 'echo' is not supported: prompts are not scored."
-        )
     if body.string("suffix", ""):
         raise unsupported("suffix", "'suffix' is not supported: nothing is filled in between.")
-    sampling = parse_sampling(body, vocab_size, num_logprobs)
+    sampling = parse_sampling(body, vocab_size, num_logprobs, scores_prompt=echo)
     if body.integer("best_of", sampling.n, 1, 128) != sampling.n:
         raise unsupported("best_of", "'best_of' must equal 'n': every choice is returned.")
     return CompletionRequest(

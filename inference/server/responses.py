@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from inference.request import TokenLogprobs
 from inference.server.choice import ShownToken
 from inference.server.generation import Usage
 from inference.server.vocabulary import Vocabulary
@@ -60,6 +61,7 @@ def chat_logprobs(vocabulary: Vocabulary, tokens: Sequence[ShownToken]) -> Json:
         _token_json(vocabulary, shown.token_id, shown.logprobs.logprob)
         | {"top_logprobs": [_token_json(vocabulary, *pair) for pair in shown.logprobs.top]}
         for shown in tokens
+        if shown.logprobs is not None
     ]
     return {"content": content, "refusal": None}
 
@@ -67,21 +69,26 @@ def chat_logprobs(vocabulary: Vocabulary, tokens: Sequence[ShownToken]) -> Json:
 def completion_logprobs(
     vocabulary: Vocabulary, tokens: Sequence[ShownToken], first_offset: int
 ) -> Json:
-    """Four arrays of one length; top_logprobs has the chosen token too, as OpenAI's has."""
+    """Four arrays of one length; top_logprobs has the chosen token too, as OpenAI's has. null for
+    the first token of a prompt, before which there is nothing.
+    """
     return {
         "tokens": [_name(vocabulary, shown.token_id) for shown in tokens],
-        "token_logprobs": [_finite(shown.logprobs.logprob) for shown in tokens],
-        "top_logprobs": [_top_by_name(vocabulary, shown) for shown in tokens],
+        "token_logprobs": [shown.logprobs and _finite(shown.logprobs.logprob) for shown in tokens],
+        "top_logprobs": [
+            shown.logprobs and _top_by_name(vocabulary, shown.token_id, shown.logprobs)
+            for shown in tokens
+        ],
         "text_offset": [first_offset + shown.offset for shown in tokens],
     }
 
 
-def _top_by_name(vocabulary: Vocabulary, shown: ShownToken) -> dict[str, float]:
+def _top_by_name(vocabulary: Vocabulary, token_id: int, found: TokenLogprobs) -> dict[str, float]:
     """By likelihood; where two tokens have one name (broken characters), the likelier stays."""
-    pairs = [*shown.logprobs.top, (shown.token_id, shown.logprobs.logprob)]
+    pairs = [*found.top, (token_id, found.logprob)]
     named: dict[str, float] = {}
-    for token_id, logprob in pairs:
-        named.setdefault(_name(vocabulary, token_id), _finite(logprob))
+    for one, logprob in pairs:
+        named.setdefault(_name(vocabulary, one), _finite(logprob))
     return named
 
 

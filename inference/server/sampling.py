@@ -47,7 +47,9 @@ class Sampling:
     build: Callable[[int, int], SamplingParams]
 
 
-def parse_sampling(body: Fields, vocab_size: int, num_logprobs: int | None) -> Sampling:
+def parse_sampling(
+    body: Fields, vocab_size: int, num_logprobs: int | None, scores_prompt: bool = False
+) -> Sampling:
     """Raises EngineError naming the field at fault."""
     seed = body.integer("seed", None, -(1 << 63), (1 << 63) - 1)
     min_tokens = body.integer("min_tokens", 0, 0, MAX_TOKENS)
@@ -64,10 +66,14 @@ def parse_sampling(body: Fields, vocab_size: int, num_logprobs: int | None) -> S
         "repetition_penalty": body.number("repetition_penalty", 1.0, 0.01, 10.0),
         "logit_bias": _logit_bias(body, vocab_size),
         "num_logprobs": num_logprobs,
+        "num_prompt_logprobs": num_logprobs if scores_prompt else None,
         "constraint": constraint,
     }
 
     def build(max_tokens: int, choice: int) -> SamplingParams:
+        if max_tokens == 0:
+            # Nothing is drawn: only the prompt is scored, if anything is done.
+            return SamplingParams(0, 0.0, num_prompt_logprobs=shared["num_prompt_logprobs"])
         return SamplingParams(max_tokens=max_tokens, seed=_seed_of(seed, choice), **shared)
 
     return Sampling(body.integer("n", 1, 1, MAX_CHOICES), parse_stops(body), min_tokens, build)

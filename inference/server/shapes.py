@@ -64,19 +64,28 @@ class ChatShape:
 
 
 class CompletionShape:
-    """echoes: for each prompt the text to repeat before its answer; empty strings for none."""
+    """echoes: for each prompt the text to repeat before its answer; empty strings for none.
+    is_scored: that text comes in pieces, with its tokens.
+    """
 
     id_prefix = "cmpl-"
     whole_kind = "text_completion"
     chunk_kind = "text_completion"
 
-    def __init__(self, vocabulary: Vocabulary, wants_logprobs: bool, echoes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        wants_logprobs: bool,
+        echoes: Sequence[str],
+        is_scored: bool = False,
+    ) -> None:
         self._vocabulary = vocabulary
         self._wants_logprobs = wants_logprobs
         self._echoes = echoes
+        self._is_scored = is_scored
 
     def opening(self, choice: Choice) -> Json | None:
-        echo = self._echoes[choice.prompt]
+        echo = self._opening_text(choice)
         return self._chunk(choice, echo) if echo else None
 
     def piece(self, choice: Choice, delta: Delta) -> Json:
@@ -87,7 +96,7 @@ class CompletionShape:
         return self._chunk(choice, "") | {"finish_reason": choice.finish_reason}
 
     def whole(self, choice: Choice, text: str, tokens: Sequence[ShownToken]) -> Json:
-        text = self._echoes[choice.prompt] + text
+        text = self._opening_text(choice) + text
         logprobs = self._logprobs(choice, tokens)
         return self._chunk(choice, text, logprobs) | {"finish_reason": choice.finish_reason}
 
@@ -95,6 +104,9 @@ class CompletionShape:
         if not self._wants_logprobs:
             return None
         return completion_logprobs(self._vocabulary, tokens, len(self._echoes[choice.prompt]))
+
+    def _opening_text(self, choice: Choice) -> str:
+        return "" if self._is_scored else self._echoes[choice.prompt]
 
     def _chunk(self, choice: Choice, text: str, logprobs: Json | None = None) -> Json:
         return {

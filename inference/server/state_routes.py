@@ -14,6 +14,11 @@ from inference.server.prompts import encode_chat, encode_prompts
 from inference.server.replica import REPLICA, Loaded, resolve
 from inference.server.requests import parse_target
 
+TOKENIZE_FIELDS = (
+    *("model", "lora_path", "prompt"),
+    *("messages", "tools", "tool_choice", "add_generation_prompt"),
+)
+
 
 async def health(request: web.Request) -> web.Response:
     """200 while the process lives, also while the model loads."""
@@ -42,7 +47,7 @@ async def tokenize(request: web.Request) -> web.Response:
     replica = request.app[REPLICA]
     loaded = replica.ready()
     body = await read_fields(request)
-    body.refuse_others(("model", "lora_path", "prompt", "messages", "tools", "tool_choice"))
+    body.refuse_others(TOKENIZE_FIELDS)
     resolve(parse_target(body), replica, loaded.engine)
     ids = await _ids(body, loaded)
     limits = {"count": len(ids), "max_model_len": loaded.max_model_len}
@@ -54,5 +59,6 @@ async def _ids(body: Fields, loaded: Loaded) -> tuple[int, ...]:
     if (prompt is None) == (body.get("messages") is None):
         raise invalid("prompt", "Send either 'prompt' (a string) or 'messages'.")
     if prompt is None:
-        return await encode_chat(loaded.folder, parse_messages(body), parse_tools(body))
+        ends_open = body.boolean("add_generation_prompt", True)
+        return await encode_chat(loaded.folder, parse_messages(body), parse_tools(body), ends_open)
     return (await encode_prompts(loaded.folder.tokenizer, (prompt,)))[0]

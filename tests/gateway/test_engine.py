@@ -169,6 +169,32 @@ def test_choices_survive_the_fold(engine: Engine, customer: Customer) -> None:
     assert without_floats(found) == without_floats(wanted) and len(found) == 2
 
 
+@pytest.mark.case("C96")
+def test_a_prompt_is_scored(engine: Engine, customer: Customer) -> None:
+    """Only its own tokens are counted, and it costs no completion."""
+    # A control token alone has no text; it is scored and counted like any other.
+    body = {"prompt": ["hello", [256, 256]], "echo": True, "logprobs": 1, "max_tokens": 0}
+    model = active_digest(customer)
+    url = f"{engine.url}/v1/completions"
+    direct = requests.post(url, json=body | {"model": model}, timeout=30).json()
+    for is_stream in (False, True):
+        answer = customer.client().completions.create(model="bot", **body, stream=is_stream)
+        if is_stream:
+            chunks = [one for chunk in answer for one in chunk.choices]
+            tokens = [t for one in chunks if one.logprobs for t in one.logprobs.tokens]
+            assert sorted(tokens) == sorted([*"hello", "<|endoftext|>", "<|endoftext|>"])
+            continue
+        wanted = direct["choices"]
+        found = answer.model_dump()["choices"]
+        assert without_floats(found) == without_floats(wanted)
+        scores = [found[0]["logprobs"]["token_logprobs"], wanted[0]["logprobs"]["token_logprobs"]]
+        assert scores[0][1:] == pytest.approx(scores[1][1:], abs=1e-4)
+    assert [(row.prompt_tokens, row.completion_tokens) for row in customer.usage(2)] == [(7, 0)] * 2
+    only = body | {"prompt": [256, 256]}
+    customer.client().completions.create(model="bot", **only)  # type: ignore[call-overload]
+    assert customer.usage(3)[2].prompt_tokens == 2
+
+
 def active_digest(customer: Customer) -> str:
     with tenant_scope(customer.tenant.id):
         return AdapterVersion.objects.get(state=VersionState.ACTIVE).digest

@@ -144,7 +144,7 @@ def test_a_failing_step_ends_its_requests_and_nothing_else(
         def fail(*_: object) -> torch.Tensor:
             raise RuntimeError("out of memory")
 
-        patch.setattr(user.engine._runner.model, "forward", fail)
+        patch.setattr(user.engine._runner.model, "stream", fail)
         user.step()
     (event,) = user.events[request_id]
     assert isinstance(event, Failed) and event.code is ErrorCode.INTERNAL

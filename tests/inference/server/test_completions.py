@@ -95,6 +95,62 @@ def test_echo(client: OpenAI) -> None:
 
 
 @pytest.mark.case("C96")
+def test_a_prompt_is_scored_alone(client: OpenAI, server: Server) -> None:
+    """echo, logprobs and max_tokens 0: what peers crash on, and what a loss is made of."""
+    ask: dict[str, Any] = {"model": "red", "echo": True, "logprobs": 2, "max_tokens": 0}
+    text = "héllo 語!<|im_end|>"
+    answer = client.completions.create(prompt=text, **ask)
+    (choice,) = answer.choices
+    assert (choice.text, choice.finish_reason) == (text, "length")
+    logprobs = choice.logprobs
+    assert logprobs is not None and logprobs.tokens is not None
+    assert logprobs.token_logprobs is not None and logprobs.top_logprobs is not None
+    # Nothing stands before the first token.
+    assert (logprobs.token_logprobs[0], logprobs.top_logprobs[0]) == (None, None)
+    assert all(value < 0 for value in logprobs.token_logprobs[1:])
+    for token, own, top in zip(
+        logprobs.tokens[1:], logprobs.token_logprobs[1:], logprobs.top_logprobs[1:], strict=True
+    ):
+        assert top[token] == own and 2 <= len(top) <= 3
+    assert logprobs.tokens[0] == "h" and logprobs.tokens[-1] == "<|im_end|>"
+    starts = logprobs.text_offset
+    assert starts is not None and starts == sorted(starts) and len(starts) == len(logprobs.tokens)
+    assert (starts[0], text[starts[-1] :]) == (0, "<|im_end|>")
+    usage = answer.usage
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens) == (len(starts), 0)
+    # Ids are the same prompt; a control token shows as nothing there, as in any answer.
+    ids = server.call("/tokenize", {"model": "red", "prompt": text}).json["tokens"]
+    by_ids = client.completions.create(prompt=ids, **ask).choices[0]
+    assert by_ids.logprobs is not None
+    assert by_ids.logprobs.token_logprobs == logprobs.token_logprobs
+
+
+@pytest.mark.case("C96")
+def test_the_scores_come_before_the_answers_own(client: OpenAI) -> None:
+    ask: dict[str, Any] = {"model": "red", "prompt": ["hello", "x"], "n": 2, "logprobs": 1} | GREEDY
+    plain = client.completions.create(**ask).choices
+    whole = client.completions.create(echo=True, **ask).choices
+    for prompt, bare, choice in zip(["hello"] * 2 + ["x"] * 2, plain, whole, strict=True):
+        assert choice.text == prompt + bare.text
+        assert choice.logprobs is not None and bare.logprobs is not None
+        assert choice.logprobs.tokens is not None and bare.logprobs.tokens is not None
+        assert choice.logprobs.tokens == [*prompt, *bare.logprobs.tokens]
+        assert bare.logprobs.text_offset is not None and choice.logprobs.text_offset is not None
+        moved = [len(prompt) + offset for offset in bare.logprobs.text_offset]
+        assert choice.logprobs.text_offset == [*range(len(prompt)), *moved]
+    # In a stream each chunk's entries are those of its text; joined they are the whole.
+    texts, tokens = [""] * 4, [list[str]() for _ in range(4)]
+    for chunk in client.completions.create(echo=True, stream=True, **ask):
+        for part in chunk.choices:
+            texts[part.index] += part.text
+            if part.logprobs is not None and part.logprobs.tokens is not None:
+                tokens[part.index] += part.logprobs.tokens
+    assert texts == [choice.text for choice in whole]
+    assert tokens == [choice.logprobs and choice.logprobs.tokens for choice in whole]
+
+
+@pytest.mark.case("C96")
 @pytest.mark.parametrize("prompt", ["", [""], [[]]])
 def test_an_empty_prompt_is_refused(server: Server, prompt: Any) -> None:
     answer = server.call("/v1/completions", {"model": "red", "prompt": prompt})
@@ -118,6 +174,11 @@ def test_a_rendered_chat_is_the_same_prompt(client: OpenAI, server: Server) -> N
     by_text = server.call("/tokenize", {"model": "tiny", "prompt": rendered}).json
     assert by_chat == by_text
     assert by_chat["max_model_len"] == 512
+    closed = [*messages, {"role": "assistant", "content": "yo"}]
+    body = {"model": "tiny", "messages": closed, "add_generation_prompt": False}
+    whole = server.call("/tokenize", body).json["tokens"]
+    rest = server.call("/tokenize", {"model": "tiny", "prompt": "yo<|im_end|>\n"}).json["tokens"]
+    assert whole == by_chat["tokens"] + rest
     chat = client.chat.completions.create(
         model="red", messages=messages, max_tokens=8, temperature=0, extra_body=RUN_ON
     )

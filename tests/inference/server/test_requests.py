@@ -154,7 +154,6 @@ BAD_COMPLETION: list[tuple[dict[str, Any], str]] = [
     ({"max_completion_tokens": 5}, "max_completion_tokens"),
     ({"logprobs": True}, "logprobs"),
     ({"logprobs": 21}, "logprobs"),
-    ({"echo": True, "logprobs": 1}, "logprobs"),
     ({"suffix": "x"}, "suffix"),
     ({"best_of": 3}, "best_of"),
     ({"messages": []}, "messages"),
