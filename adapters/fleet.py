@@ -5,16 +5,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from hashlib import blake2b
 from typing import Any, TypeVar
 
 from django.conf import settings
 from django.utils import timezone
 
 from adapters.dialects import DIALECTS, split_url
-from adapters.dialects.dialect import ReplicaError, is_digest
+from adapters.dialects.dialect import ReplicaError
 from adapters.models import Replica
+from adapters.rendezvous import num_wanted, ranked_for
 from adapters.replica_http import fetch_state
+from adapters.residency import Residency, read_residency
 from tenants import events
 from tenants.models import Tenant
 
@@ -27,11 +28,11 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Report:
-    """What a replica answered in this round. digests: what it holds under a digest's name."""
+    """What a replica answered in this round."""
 
     replica: Replica
     polled_at: datetime
-    digests: frozenset[str]
+    residency: Residency
 
 
 def sync_replicas() -> list[Replica]:
@@ -58,7 +59,7 @@ def poll(replicas: Sequence[Replica]) -> list[Report]:
             _record_silence(replica, polled_at, str(answer))
         else:
             _record_answer(replica, polled_at, answer)
-            reports.append(Report(replica, polled_at, _digests(answer)))
+            reports.append(Report(replica, polled_at, read_residency(answer)))
     return reports
 
 
@@ -75,13 +76,6 @@ def attempt(call: Callable[[], R]) -> R | ReplicaError:
         return call()
     except ReplicaError as error:
         return error
-
-
-def _digests(state: dict[str, Any]) -> frozenset[str]:
-    """Other bytes under a digest's name are not held: the load that follows says what is wrong."""
-    held = [one for one in state["adapters"] if isinstance(one, dict)]
-    held = [one for one in held if is_digest(one.get("name"))]
-    return frozenset(one["name"] for one in held if one.get("digest") == one["name"])
 
 
 def _record_answer(replica: Replica, now: datetime, state: dict[str, Any]) -> None:
@@ -107,14 +101,14 @@ def _record(replica: Replica, was_healthy: bool, fields: dict[str, Any]) -> None
             events.publish(tenant_id, "replica.changed", data)
 
 
-def score(digest: str, url: str) -> int:
-    """The pair's weight in rendezvous hashing, the same in every process and on every machine."""
-    raw = blake2b(f"{digest}\0{url}".encode(), digest_size=8).digest()
-    return int.from_bytes(raw, "big")
-
-
-def choose(digest: str, replicas: Sequence[Replica]) -> list[Replica]:
-    """The healthy replicas that should hold it: the k of highest score, few of which ever move."""
-    healthy = [replica for replica in replicas if replica.healthy]
-    ordered = sorted(healthy, key=lambda replica: (-score(digest, replica.url), replica.url))
-    return ordered[: settings.NUM_REPLICAS_PER_ADAPTER]
+def choose(
+    digest: str, replicas: Sequence[Replica], reports: Sequence[Report] = ()
+) -> list[Replica]:
+    """The healthy replicas that should hold it: the first of its rendezvous order, few of which
+    ever move; more than NUM_REPLICAS_PER_ADAPTER while its requests need more.
+    """
+    by_url = {replica.url: replica for replica in replicas if replica.healthy}
+    num_requests = sum(one.residency.num_requests.get(digest, 0) for one in reports)
+    mean = sum(one.residency.load for one in reports) / max(1, len(reports))
+    number = max(settings.NUM_REPLICAS_PER_ADAPTER, num_wanted(num_requests, mean))
+    return [by_url[url] for url in ranked_for(digest, frozenset(by_url))[:number]]

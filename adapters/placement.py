@@ -51,13 +51,13 @@ def reconcile() -> None:
     """One round. Never raises for a replica's or an adapter's fault."""
     replicas = sync_replicas()
     reports = poll(replicas)
-    desired = {digest: choose(digest, replicas) for digest in needed_digests()}
+    desired = {digest: choose(digest, replicas, reports) for digest in needed_digests()}
     for report in reports:
         _compare(report, {digest for digest, held in desired.items() if report.replica in held})
     settle_activations(desired)
     if _load_due([report.replica for report in reports]):
         settle_activations(desired)
-    _unload_orphans([report.replica for report in reports])
+    _unload_orphans([report.replica for report in reports], desired)
 
 
 def needed_digests() -> set[str]:
@@ -79,9 +79,11 @@ def _compare(report: Report, desired: set[str]) -> None:
     """Placements of one replica follow its report; what others changed since is left alone."""
     rows = {row.digest: row for row in report.replica.placements.all()}
     for digest in desired - rows.keys():
-        state = PlacementState.LOADED if digest in report.digests else PlacementState.PENDING
+        state = (
+            PlacementState.LOADED if digest in report.residency.digests else PlacementState.PENDING
+        )
         _create(report.replica, digest, state)
-    for digest in report.digests - desired - rows.keys():
+    for digest in report.residency.digests - desired - rows.keys():
         _create(report.replica, digest, PlacementState.ORPHANED)
     for row in rows.values():
         _follow(row, report, row.digest in desired)
@@ -98,7 +100,7 @@ def _create(replica: Replica, digest: str, state: PlacementState) -> None:
 
 
 def _follow(row: Placement, report: Report, is_desired: bool) -> None:
-    is_held = row.digest in report.digests
+    is_held = row.digest in report.residency.digests
     is_claimed = row.state == PlacementState.LOADING and row.next_attempt_at > timezone.now()
     if is_held and is_desired:
         _move(row, report, PlacementState.LOADED, attempts=0, error="", orphaned_at=None)
@@ -221,7 +223,7 @@ def _settle(version: AdapterVersion, replicas: Sequence[Replica]) -> None:
         fail_activation(version, f"Not confirmed in time: {errors[0]}")
 
 
-def _unload_orphans(replicas: Sequence[Replica]) -> None:
+def _unload_orphans(replicas: Sequence[Replica], desired: dict[str, list[Replica]]) -> None:
     rows = Placement.objects.select_related("replica").filter(
         Q(orphaned_at__lte=timezone.now() - ORPHAN_GRACE),
         replica__in=replicas,
@@ -229,7 +231,7 @@ def _unload_orphans(replicas: Sequence[Replica]) -> None:
     )
     # Read again here: a version may have been activated while this round was loading.
     needed = needed_digests()
-    due = [row for row in rows if row.digest not in needed]
+    due = [one for one in rows if one.digest not in needed or _is_surplus(one.digest, desired)]
     calls = [
         partial(unload, DIALECTS[row.replica.dialect], row.replica.url, row.digest) for row in due
     ]
@@ -238,3 +240,12 @@ def _unload_orphans(replicas: Sequence[Replica]) -> None:
             log.warning("unload of %s on %s: %s", row.digest[:12], row.replica.url, result)
         elif Placement.objects.filter(id=row.id, state=PlacementState.ORPHANED).delete()[0]:
             storage.delete_blob_if_unused(row.digest)
+
+
+def _is_surplus(digest: str, desired: dict[str, list[Replica]]) -> bool:
+    """Whether every replica that should hold it does: one more only takes room there."""
+    chosen = desired.get(digest, [])
+    loaded = Placement.objects.filter(
+        digest=digest, replica__in=chosen, state=PlacementState.LOADED
+    )
+    return bool(chosen) and loaded.count() == len(chosen)

@@ -21,7 +21,7 @@ from gateway.openai.errors import internal_error, unavailable
 from gateway.openai.profile import as_sent
 from gateway.openai.relay import BrokenStream, DigestMismatch, Identity, Relay
 from gateway.openai.schema import Ask
-from gateway.router import rank
+from gateway.prefix import prefix_key
 from gateway.runtime import Runtime
 from gateway.upstream import AdapterGone, ReplicaBusy, ReplicaLost, open_stream
 from tenants.auth import Principal
@@ -103,6 +103,7 @@ class Generation:
         self.error_code = ""
         self._runtime = runtime
         self._body = admission.upstream_body()
+        self._prefix = prefix_key(admission.principal.cache_salt, self._body)
         self._urls: list[str] = []
         self._replica = ""
         self._opened: asyncio.Future[None] | None = None
@@ -115,16 +116,14 @@ class Generation:
         ApiError 503 when no replica can serve this digest.
         """
         deadline = time.monotonic() + MAX_RESIDENCY_WAIT_S
-        while not (urls := self._rank()):
+        while not (urls := self._order()):
             if time.monotonic() > deadline or not self._runtime.replicas.is_any_ready():
                 raise self._unavailable()
             await self._runtime.replicas.refresh()
         self._urls = urls[:MAX_ATTEMPTS]
 
-    def _rank(self) -> list[str]:
-        snapshots = self._runtime.replicas.snapshots()
-        salt = self.admission.principal.cache_salt
-        return [one.url for one in rank(self.admission.resolved.digest, salt, snapshots)]
+    def _order(self) -> list[str]:
+        return self._runtime.replicas.order(self.admission.resolved.digest, self._prefix)
 
     def _unavailable(self, is_busy: bool = False) -> ApiError:
         if not self._runtime.replicas.is_any_ready():
@@ -203,7 +202,7 @@ class Generation:
         is_done = False
         endpoint = self.admission.ask.endpoint
         weight, session = self.admission.principal.weight, self._runtime.session
-        with replicas.using(url):
+        with replicas.using(url, digest):
             async with open_stream(session, url, dialect, endpoint, body, weight) as payloads:
                 async for payload in payloads:
                     if payload == b"[DONE]":

@@ -17,8 +17,10 @@ import aiohttp
 
 from adapters.dialects import split_url
 from adapters.dialects.dialect import Answer, Dialect, ReplicaError
+from adapters.residency import Residency, read_residency
 from gateway import metrics
-from gateway.router import Snapshot
+from gateway.router import Snapshot, Wish, current_load, rank
+from gateway.spreads import Spreads
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ MAX_FAILURES = 2
 # A request whose adapter seems absent asks again at once, but the fleet is not asked more often
 # than this.
 MIN_REFRESH_INTERVAL_S = 0.1
+NOTHING = Residency(frozenset(), frozenset(), 0, {})
 
 
 @dataclass
@@ -44,18 +47,17 @@ class Replica:
     num_sent: int = 0
     num_sent_at_poll: int = 0
     state: dict[str, Any] = field(default_factory=dict)
-    digests: frozenset[str] = frozenset()
+    residency: Residency = NOTHING
 
     def snapshot(self) -> Snapshot:
-        reported = int(self.state.get("num_running", 0)) + int(self.state.get("num_waiting", 0))
-        # The report already counts what was open then; what came and went since is ours to know.
-        since = self.num_sent - self.num_sent_at_poll
         return Snapshot(
             url=self.url,
             is_ready=self.is_ready,
-            digests=self.digests,
-            load=max(0, reported + since, self.num_sent),
+            digests=self.residency.digests,
+            load=current_load(self.residency.load, self.num_sent, self.num_sent_at_poll),
             max_model_len=int(self.state.get("max_model_len", 0)),
+            on_device=self.residency.on_device,
+            num_requests=self.residency.num_requests,
         )
 
 
@@ -64,11 +66,19 @@ class ReplicaTable:
         self._session = session
         spoken = map(split_url, urls)
         self._replicas = {url: Replica(url, dialect) for dialect, url in spoken}
+        self._spreads = Spreads()
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_at = float("-inf")
 
     def snapshots(self) -> list[Snapshot]:
         return [replica.snapshot() for replica in self._replicas.values()]
+
+    def order(self, digest: str | None, prefix: str) -> list[str]:
+        """The replicas that may serve this request, best first."""
+        fleet, num_replicas = self.snapshots(), 1
+        if digest is not None:
+            num_replicas = self._spreads.num_replicas(digest, fleet, time.monotonic())
+        return [one.url for one in rank(Wish(digest, prefix, num_replicas), fleet)]
 
     def is_any_ready(self) -> bool:
         return any(replica.is_ready for replica in self._replicas.values())
@@ -108,7 +118,7 @@ class ReplicaTable:
         num_sent = replica.num_sent
         try:
             state = await self._fetch_state(replica)
-            digests = frozenset(str(one["digest"]) for one in state["adapters"])
+            residency = read_residency(state)
         except (
             aiohttp.ClientError,
             TimeoutError,
@@ -123,7 +133,8 @@ class ReplicaTable:
             if not replica.is_ready:
                 log.info("replica %s is ready", replica.url)
             replica.is_ready, replica.num_failures = True, 0
-            replica.state, replica.digests, replica.num_sent_at_poll = state, digests, num_sent
+            replica.state, replica.residency = state, residency
+            replica.num_sent_at_poll = num_sent
         metrics.observe_replica(replica.snapshot())
 
     async def _fetch_state(self, replica: Replica) -> dict[str, Any]:
@@ -148,10 +159,12 @@ class ReplicaTable:
         metrics.observe_replica(replica.snapshot())
 
     @contextmanager
-    def using(self, url: str) -> Iterator[None]:
+    def using(self, url: str, digest: str | None) -> Iterator[None]:
         replica = self._replicas[url]
         replica.num_sent += 1
+        self._spreads.opened(digest)
         try:
             yield
         finally:
             replica.num_sent -= 1
+            self._spreads.closed(digest)

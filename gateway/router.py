@@ -1,18 +1,17 @@
-"""Which replica serves a digest: pure, so that tests and simulations drive the code that production
-runs.
-
-Rendezvous hashing over the residents: when a replica leaves, only what it served moves. Bounded
-load: the first choice is passed over while it carries more than its share. Ties are broken by URL,
-so every web process agrees.
+"""Which replica serves a request: pure, so that tests and the simulator drive the code that
+production runs. The order of replicas and their number per digest are `adapters.rendezvous`'s,
+which placement asks too.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from hashlib import blake2b
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-# A replica may carry this much more than the mean before its adapters overflow to their next
-# choice.
-LOAD_FACTOR = 1.25
+from adapters.rendezvous import ranked, ranked_for
+
+# A replica may carry this much more than the fleet's mean before its adapters overflow. Digests
+# with several homes keep to the mean, and so even the fleet out; 1.25 here moved three times as
+# many of the others, each for a swap, and evened out nothing more (gateway/LOG.md).
+LOAD_FACTOR = 1.4
 # With many replicas the mean is near zero; a handful of requests is never a reason to move.
 MIN_BOUND = 4
 
@@ -21,7 +20,9 @@ MIN_BOUND = 4
 class Snapshot:
     """What is known of one replica now.
 
-    load: requests running, waiting, and sent since it last reported.
+    digests: what it holds in any tier; on_device: what of it needs no copy first. load: requests
+    running, waiting, and sent since it last reported; num_requests: of those it reported, by
+    digest. is_draining: takes no new work.
     """
 
     url: str
@@ -29,30 +30,69 @@ class Snapshot:
     digests: frozenset[str]
     load: int
     max_model_len: int
+    on_device: frozenset[str] = frozenset()
+    num_requests: Mapping[str, int] = field(default_factory=dict)
+    is_draining: bool = False
 
 
-def score(key: str, url: str) -> int:
-    """A pseudo-random weight of the pair, the same in every process and on every machine."""
-    return int.from_bytes(blake2b(f"{key}\0{url}".encode(), digest_size=8).digest(), "big")
+@dataclass(frozen=True)
+class Wish:
+    """What a request asks of the router.
 
-
-def rank(digest: str | None, salt: str, snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """All replicas that may serve, best first: the ready residents of the digest, or any ready one
-    for the base.
-
-    The base goes by load; salt (the tenant) breaks its ties, so that a quiet fleet keeps a tenant's
-    prefixes together.
+    digest: None for the base. prefix: equal for requests that share the beginning of their prompt,
+    in one cache namespace. num_replicas: over how many the digest is spread now.
     """
-    ready = [one for one in snapshots if one.is_ready and (digest is None or digest in one.digests)]
-    key = salt if digest is None else digest
-    by_hash = sorted(ready, key=lambda one: (-score(key, one.url), one.url))
-    if digest is None:
-        return sorted(by_hash, key=lambda one: one.load)
-    bound = load_bound(ready)
-    # sorted() is stable: below the bound in hash order, then the overloaded ones by load.
-    return sorted(by_hash, key=lambda one: one.load if one.load >= bound else -1)
+
+    digest: str | None
+    prefix: str = ""
+    num_replicas: int = 1
 
 
-def load_bound(snapshots: Sequence[Snapshot]) -> float:
-    num_requests = sum(one.load for one in snapshots) + 1
-    return max(MIN_BOUND, LOAD_FACTOR * num_requests / max(1, len(snapshots)))
+def current_load(num_reported: int, num_sent: int, num_sent_at_report: int) -> int:
+    """The report already counts what this process had open then; what came and went since is its
+    own to know.
+    """
+    return max(0, num_reported + num_sent - num_sent_at_report, num_sent)
+
+
+def takers(fleet: Sequence[Snapshot]) -> list[Snapshot]:
+    """The replicas that take new work."""
+    return [one for one in fleet if one.is_ready and not one.is_draining]
+
+
+def mean_load(fleet: Sequence[Snapshot]) -> float:
+    """Per replica, with the request that is about to be sent."""
+    return (sum(one.load for one in fleet) + 1) / max(1, len(fleet))
+
+
+def rank(wish: Wish, fleet: Sequence[Snapshot]) -> list[Snapshot]:
+    """All replicas that may serve, best first: those that hold the digest, or any for the base."""
+    open_to_work = takers(fleet)
+    if wish.digest is None:
+        return _by_load(wish.prefix, open_to_work)
+    mean = mean_load(open_to_work)
+    holders = {one.url: one for one in open_to_work if wish.digest in one.digests}
+    order = [holders[url] for url in ranked_for(wish.digest, frozenset(holders))]
+    homes, others = order[: wish.num_replicas], order[wish.num_replicas :]
+    if len(homes) > 1:
+        homes = _within(wish.prefix, homes, max(MIN_BOUND, mean))
+    # Of those that are no home, one that an earlier overflow has paid for is the cheapest.
+    others.sort(key=lambda one: wish.digest not in one.on_device)
+    bound = max(MIN_BOUND, LOAD_FACTOR * mean)
+    # sorted() is stable: below the bound as they stand, then the overloaded ones by load.
+    return sorted([*homes, *others], key=lambda one: one.load if one.load >= bound else -1)
+
+
+def _by_load(prefix: str, takers: Sequence[Snapshot]) -> list[Snapshot]:
+    by_url = {one.url: one for one in takers}
+    by_hash = [by_url[url] for url in ranked(prefix, by_url)]
+    return sorted(by_hash, key=lambda one: one.load)
+
+
+def _within(prefix: str, homes: Sequence[Snapshot], enough: float) -> list[Snapshot]:
+    """A prefix stays where its KV blocks are while that replica has no more than enough; the
+    digests that have several homes are what evens the fleet out, so beyond it the load decides.
+    """
+    by_url = {one.url: one for one in homes}
+    by_hash = [by_url[url] for url in ranked(prefix, by_url)]
+    return sorted(by_hash, key=lambda one: one.load if one.load >= enough else -1)

@@ -20,11 +20,15 @@ from tests.services import free_port
 
 @dataclass
 class FakeReplica:
-    """adapters: name → digest, what it holds. failing: name → (status, code, message) for loads."""
+    """adapters: name → digest, what it holds. failing: name → (status, code, message) for loads.
+
+    running: name → requests that it says run with it.
+    """
 
     port: int = field(default_factory=free_port)
     adapters: dict[str, str] = field(default_factory=dict)
     failing: dict[str, tuple[int, str, str]] = field(default_factory=dict)
+    running: dict[str, int] = field(default_factory=dict)
     loads: list[str] = field(default_factory=list)
     unloads: list[str] = field(default_factory=list)
     load_delay_s: float = 0.0
@@ -35,8 +39,12 @@ class FakeReplica:
         return f"http://127.0.0.1:{self.port}"
 
     async def state(self, request: web.Request) -> web.Response:
-        infos = tuple(AdapterInfo(name, sha, 8, "device") for name, sha in self.adapters.items())
-        state = EngineState("tiny-base", 0, 0, 64, 64, 512, self.max_lora_rank, 8, infos)
+        infos = tuple(
+            AdapterInfo(name, sha, 8, "device", self.running.get(name, 0))
+            for name, sha in self.adapters.items()
+        )
+        num_running = sum(self.running.values())
+        state = EngineState("tiny-base", 0, num_running, 64, 64, 512, self.max_lora_rank, 8, infos)
         return web.json_response(asdict(state))
 
     async def load(self, request: web.Request) -> web.Response:

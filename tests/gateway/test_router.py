@@ -1,16 +1,27 @@
 """The choice of a replica, as pure functions: stable, minimal in movement, bounded in load."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.router import LOAD_FACTOR, MIN_BOUND, Snapshot, rank
+from adapters.rendezvous import KEEP_S, ranked_for
+from gateway.prefix import NUM_HEAD, prefix_key
+from gateway.router import LOAD_FACTOR, MIN_BOUND, Snapshot, Wish, current_load
+from gateway.router import rank as rank_wish
+from gateway.spreads import Spreads
 
 
-def snapshot(url: str, *digests: str, load: int = 0, is_ready: bool = True) -> Snapshot:
-    return Snapshot(url, is_ready, frozenset(digests), load, 2048)
+def snapshot(url: str, *digests: str, load: int = 0, **fields: Any) -> Snapshot:
+    return Snapshot(url, fields.pop("is_ready", True), frozenset(digests), load, 2048, **fields)
+
+
+def rank(
+    digest: str | None, prefix: str, fleet: list[Snapshot], num_replicas: int = 1
+) -> list[Snapshot]:
+    return rank_wish(Wish(digest, prefix, num_replicas), fleet)
 
 
 def urls(ranked: list[Snapshot]) -> list[str]:
@@ -101,3 +112,105 @@ def test_base_goes_by_load_and_a_quiet_fleet_keeps_a_tenant_together(salt: str) 
 def test_no_replica() -> None:
     assert rank("d", "", []) == []
     assert rank(None, "", [snapshot("a", is_ready=False)]) == []
+
+
+def fleet_of(number: int, *digests: str, **loads: int) -> list[Snapshot]:
+    return [snapshot(f"r{n}", *digests, load=loads.get(f"r{n}", 0)) for n in range(number)]
+
+
+def test_a_draining_replica_gets_nothing_new() -> None:
+    fleet = [snapshot("a", "d", is_draining=True), snapshot("b", "d")]
+    assert urls(rank("d", "", fleet)) == urls(rank(None, "", fleet)) == ["b"]
+
+
+def test_a_digest_goes_where_placement_puts_it() -> None:
+    digests = [f"digest-{number}" for number in range(200)]
+    fleet = fleet_of(8, *digests)
+    for digest in digests:
+        placed = ranked_for(digest, frozenset(urls(fleet)))
+        assert urls(rank(digest, "", fleet)) == list(placed)
+
+
+def test_prefixes_keep_to_one_of_a_digests_homes_and_use_all_of_them() -> None:
+    fleet = fleet_of(8, "d")
+    homes = set(urls(rank("d", "", fleet))[:3])
+    firsts = [rank("d", f"talk-{number}", fleet, num_replicas=3)[0].url for number in range(60)]
+    assert set(firsts) == homes
+    again = [
+        rank("d", f"talk-{number}", fleet[::-1], num_replicas=3)[0].url for number in range(60)
+    ]
+    assert again == firsts
+
+
+def test_beyond_the_mean_a_spread_digest_goes_by_load() -> None:
+    fleet = fleet_of(4, "d")
+    homes = urls(rank("d", "talk", fleet, num_replicas=3))[:3]
+    loads = dict(zip(homes, (40, 39, 12), strict=True))
+    busy = [snapshot(one.url, "d", load=loads.get(one.url, 40)) for one in fleet]
+    order = urls(rank("d", "talk", busy, num_replicas=3))
+    assert order[:3] == [homes[2], homes[1], homes[0]]
+
+
+def test_overflow_prefers_a_replica_whose_device_has_it() -> None:
+    order = urls(rank("d", "", fleet_of(4, "d")))
+    on_device = {order[3]: frozenset({"d"})}
+    busy = [
+        snapshot(
+            url, "d", load=40 if url == order[0] else 1, on_device=on_device.get(url, frozenset())
+        )
+        for url in order
+    ]
+    assert urls(rank("d", "", busy)) == [order[3], order[1], order[2], order[0]]
+
+
+def test_load_counts_what_was_sent_since_the_report() -> None:
+    assert current_load(num_reported=5, num_sent=3, num_sent_at_report=1) == 7
+    assert current_load(num_reported=5, num_sent=1, num_sent_at_report=4) == 2
+    # An engine that reports none: what this process sent.
+    assert current_load(num_reported=0, num_sent=3, num_sent_at_report=3) == 3
+
+
+def busy_fleet(**requests: int) -> list[Snapshot]:
+    """Eight replicas with 16 requests each; of digests, what r0 reports."""
+    first = snapshot("r0", load=16, num_requests=requests)
+    return [first, *(snapshot(f"r{number}", load=16) for number in range(1, 8))]
+
+
+def test_a_digests_spread_grows_at_once_and_shrinks_slowly() -> None:
+    spreads = Spreads()
+    assert spreads.num_replicas("cold", busy_fleet(), 0.0) == 1
+    assert spreads.num_replicas("hot", busy_fleet(hot=11), 0.0) == 3
+    assert spreads.num_replicas("hot", busy_fleet(), KEEP_S - 1) == 3
+    # One at a time, and each after a pause of its own.
+    assert spreads.num_replicas("hot", busy_fleet(), KEEP_S) == 2
+    assert spreads.num_replicas("hot", busy_fleet(), KEEP_S + 1) == 2
+    assert spreads.num_replicas("hot", busy_fleet(hot=6), 2 * KEEP_S - 1) == 2
+    assert spreads.num_replicas("hot", busy_fleet(), 2 * KEEP_S) == 2
+    assert spreads.num_replicas("hot", busy_fleet(), 3 * KEEP_S) == 1
+
+
+def test_requests_of_engines_that_report_none_are_counted_here() -> None:
+    spreads = Spreads()
+    for _ in range(8):
+        spreads.opened("hot")
+    assert spreads.num_replicas("hot", busy_fleet(), 0.0) == 3
+    for _ in range(8):
+        spreads.closed("hot")
+    assert spreads.num_replicas("hot", busy_fleet(), KEEP_S) == 2
+
+
+def test_a_quiet_fleet_spreads_nothing() -> None:
+    idle = fleet_of(8, "d")
+    assert Spreads().num_replicas("d", idle, 0.0) == 1
+
+
+def test_a_prefix_is_a_conversations_beginning_in_its_namespace() -> None:
+    system, first = {"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}
+    answer, second = {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "Why?"}
+    key = prefix_key("salt", {"messages": [system, first]})
+    assert prefix_key("salt", {"messages": [system, first, answer, second]}) == key
+    assert prefix_key("other", {"messages": [system, first]}) != key
+    assert prefix_key("salt", {"messages": [system, second]}) != key
+    long = "x" * NUM_HEAD
+    assert prefix_key("s", {"prompt": long + "a"}) == prefix_key("s", {"prompt": long + "b"})
+    assert prefix_key("s", {"prompt": [1, 2]}) != prefix_key("s", {"prompt": [1, 3]})
