@@ -1,17 +1,19 @@
 """From a tenant and a name to what may be used. Absent and another tenant's are the same 404.
 
 One rule for `model`, exact: the base model's name; "name", the adapter's active version; "name@3",
-that version if it is active or one of the NUM_RETAINED_VERSIONS that were active before it. Nothing
-else, and never the base model in an adapter's place.
+that version if it is active, one of the NUM_RETAINED_VERSIONS that were active before it, or what
+an alias is pinned to; an alias, which is one of these two. Nothing else, and never the base model
+in an adapter's place.
 """
 
 import re
 from dataclasses import dataclass
 
 from django.conf import settings
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from adapters.models import NAME_PATTERN, Adapter, AdapterVersion, VersionState
+from adapters.names import own_aliases
 from adapters.profile import ServingProfile, read_profile
 from tenants.auth import Principal
 from tenants.errors import ApiError
@@ -53,7 +55,7 @@ def resolve(tenant_id: int, model: str) -> Resolved:
         return Resolved(None, None, None, model)
     pinned = _PINNED.fullmatch(model)
     with tenant_scope(tenant_id):
-        version = _pinned(pinned["name"], int(pinned["number"])) if pinned else _active(model)
+        version = _pinned(pinned["name"], int(pinned["number"])) if pinned else _named(model)
         if version is None:
             raise model_not_found(model)
         if not is_served(version):
@@ -62,10 +64,22 @@ def resolve(tenant_id: int, model: str) -> Resolved:
         return Resolved(version.digest, version.adapter.name, version.number, model, profile)
 
 
-def _active(name: str) -> AdapterVersion | None:
+def _named(name: str) -> AdapterVersion | None:
     # What cannot be a name is not asked for: PostgreSQL fails on a NUL.
     if not re.match(NAME_PATTERN, name):
         return None
+    return _active(name) or _aliased(name)
+
+
+def _aliased(name: str) -> AdapterVersion | None:
+    rows = own_aliases().select_related("adapter", "version__adapter")
+    alias = rows.filter(name=name).first()
+    if alias is None:
+        return None
+    return alias.version or _active(alias.adapter.name)
+
+
+def _active(name: str) -> AdapterVersion | None:
     rows = AdapterVersion.objects.select_related("adapter")
     return rows.filter(adapter__name=name, state=VersionState.ACTIVE).first()
 
@@ -76,20 +90,25 @@ def _pinned(name: str, number: int) -> AdapterVersion | None:
 
 
 def is_served(version: AdapterVersion) -> bool:
-    """Whether replicas should hold it for requests: active, or just before it."""
+    """Whether replicas should hold it for requests: active, just before it, or an alias's."""
     if version.state == VersionState.ACTIVE:
         return True
-    return version.id in retained_ids(version.adapter_id)
+    return version.id in served_ids(version.adapter_id)
 
 
-def retained_ids(adapter_id: int) -> list[int]:
-    """The adapter's last superseded versions, newest first. Call inside the tenant's scope."""
-    rows = AdapterVersion.objects.filter(
-        adapter_id=adapter_id,
+def served_ids(adapter_id: int) -> set[int]:
+    """The adapter's versions that are served beside the active one: the last superseded ones, and
+    what aliases are pinned to. Call inside the tenant's scope.
+    """
+    rows = AdapterVersion.objects.filter(adapter_id=adapter_id)
+    former = rows.filter(
         state__in=[VersionState.READY, VersionState.ACTIVATING],
         superseded_at__isnull=False,
     ).order_by("-superseded_at")
-    return list(rows.values_list("id", flat=True)[:NUM_RETAINED_VERSIONS])
+    retained = former.values("id")[:NUM_RETAINED_VERSIONS]
+    pinned = own_aliases().filter(adapter_id=adapter_id, version__isnull=False)
+    served = rows.filter(Q(id__in=retained) | Q(id__in=pinned.values("version_id")))
+    return set(served.values_list("id", flat=True))
 
 
 def model_not_found(model: str) -> ApiError:
@@ -100,25 +119,29 @@ def model_not_found(model: str) -> ApiError:
 def _not_served(version: AdapterVersion) -> ApiError:
     message = (
         f"Version {version.number} of `{version.adapter.name}` is not served ({version.state}): "
-        f"only the active version and the {NUM_RETAINED_VERSIONS} before it are. "
-        "Activate it to use it."
+        f"only the active version, the {NUM_RETAINED_VERSIONS} before it and what aliases are "
+        "pinned to are. Activate it to use it."
     )
     return ApiError("model_not_found", 404, message, param="model")
 
 
 def servable_models(tenant_id: int) -> list[ServableModel]:
-    """The base model, then the tenant's adapters that have an active version, by name."""
+    """The base model, then the tenant's names that mean a version now, aliases too, by name."""
     base = ServableModel(settings.BASE_MODEL_NAME, 0, "grafthouse", None, None)
     with tenant_scope(tenant_id):
         rows = AdapterVersion.objects.select_related("adapter", "tenant")
-        active = rows.filter(state=VersionState.ACTIVE).order_by("adapter__name")
-        return [base, *(_servable(version) for version in active)]
+        active = {one.adapter_id: one for one in rows.filter(state=VersionState.ACTIVE)}
+        served = [_servable(one.adapter.name, one) for one in active.values()]
+        for alias in own_aliases().select_related("version__tenant"):
+            version = alias.version or active.get(alias.adapter_id)
+            served += [_servable(alias.name, version)] if version else []
+    return [base, *sorted(served, key=lambda one: one.id)]
 
 
-def _servable(version: AdapterVersion) -> ServableModel:
+def _servable(name: str, version: AdapterVersion) -> ServableModel:
     created = version.activated_at or version.created_at
     return ServableModel(
-        id=version.adapter.name,
+        id=name,
         created=int(created.timestamp()),
         owned_by=version.tenant.slug,
         digest=version.digest,

@@ -19,6 +19,7 @@ from rest_framework.request import Request
 
 from adapters import publish, storage, tasks
 from adapters.models import Import, ImportStatus
+from adapters.names import refuse_alias
 from adapters.stored_bytes import require_room
 from tenants import audit, events
 from tenants.auth import Principal
@@ -46,8 +47,9 @@ def begin_import(
     token: str,
     request: Request | None = None,
 ) -> Import:
-    """Raises ApiError: 400 for the name, 403 for too many at once."""
+    """Raises ApiError: 400 for the name, 409 for an alias, 403 for too many at once."""
     publish.check_name(name)
+    refuse_alias(name)
     with transaction.atomic():
         publish.locked_plan(principal)
         if Import.objects.filter(status__in=_IN_WORK).count() >= MAX_RUNNING:

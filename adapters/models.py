@@ -4,11 +4,14 @@ The database holds the invariants it can: one active and one activating version 
 wherever bytes are promised, one placement a digest and replica.
 """
 
+from typing import Any
+
 from django.core.validators import RegexValidator
-from django.db import models
+from django.db import models, transaction
 from django.db.models import Q
 
 from adapters.import_models import Import, ImportStatus
+from adapters.name_models import ModelName
 from adapters.upload_models import Upload, UploadPart, UploadStatus
 from tenants.scope import ScopedModel
 
@@ -18,6 +21,7 @@ __all__ = [
     "AdapterVersion",
     "Import",
     "ImportStatus",
+    "ModelName",
     "Placement",
     "PlacementState",
     "Replica",
@@ -53,6 +57,14 @@ class Adapter(ScopedModel):
         constraints = [
             models.UniqueConstraint(fields=["tenant", "name"], name="adapter_name_once_per_tenant")
         ]
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """A new one takes its name in the same transaction: an alias of that name makes it fail."""
+        is_new = self._state.adding
+        with transaction.atomic():
+            super().save(*args, **kwargs)
+            if is_new:
+                ModelName.objects.create(tenant_id=self.tenant_id, adapter=self, name=self.name)
 
     def __str__(self) -> str:
         return self.name

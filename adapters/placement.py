@@ -61,10 +61,13 @@ def reconcile() -> None:
 
 
 def needed_digests() -> set[str]:
-    """Of active and activating versions, and the last superseded ones of each adapter."""
+    """Of active and activating versions, those that aliases are pinned to, and the last superseded
+    ones of each adapter.
+    """
     with unscoped():  # Placement is of all tenants together.
         rows = AdapterVersion.objects.filter(tenant__is_active=True)
-        current = rows.filter(state__in=[VersionState.ACTIVE, VersionState.ACTIVATING])
+        is_current = Q(state__in=[VersionState.ACTIVE, VersionState.ACTIVATING])
+        current = rows.filter(is_current | Q(aliases__isnull=False))
         digests = set(current.values_list("digest", flat=True))
         former = rows.filter(
             state__in=[VersionState.READY, VersionState.ACTIVATING], superseded_at__isnull=False

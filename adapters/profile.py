@@ -145,7 +145,7 @@ def _invalid(problems: list[dict[str, str]]) -> ApiError:
 
 
 def set_profile(
-    principal: Principal,
+    principal: Principal | audit.Actor,
     version: AdapterVersion,
     values: dict[str, Any],
     request: Request | None = None,

@@ -15,6 +15,7 @@ from adapters import storage, tasks
 from adapters.access import is_reserved
 from adapters.activation import begin_activation
 from adapters.models import NAME_PATTERN, Adapter, AdapterVersion, VersionState, empty_report
+from adapters.names import refuse_pinned, require_free
 from adapters.profile import first_profile
 from adapters.stored_bytes import require_room
 from adapters.transition import label, move, publish_adapter, publish_version
@@ -37,8 +38,7 @@ def create_adapter(
     check_name(name)
     with transaction.atomic():
         plan = locked_plan(principal)
-        if Adapter.objects.filter(name=name).exists():
-            raise ApiError("adapter_exists", 409, f"There is already an adapter '{name}'.")
+        require_free(name)
         if Adapter.objects.count() >= plan.max_adapters:
             message = f"The plan allows {plan.max_adapters} adapters; delete one first."
             raise ApiError("adapter_limit_reached", 403, message)
@@ -133,12 +133,13 @@ def retry(
 def delete_version(
     principal: Principal, version: AdapterVersion, request: Request | None = None
 ) -> None:
-    """Raises ApiError 409 while it is active or activating."""
+    """Raises ApiError 409 while it is active or activating, or an alias is pinned to it."""
     with transaction.atomic():
         held = AdapterVersion.objects.select_for_update().get(id=version.id)
         if held.state in _IN_USE:
             message = f"{label(held)} is {held.state}: activate another version before deleting it."
             raise ApiError("version_in_use", 409, message)
+        refuse_pinned(held)
         audit.record(
             principal, "version.deleted", label(held), {"digest": held.digest}, None, request
         )
@@ -148,10 +149,13 @@ def delete_version(
 
 
 def delete_adapter(principal: Principal, adapter: Adapter, request: Request | None = None) -> None:
-    """With all versions, an active one too: requests by its name get 404 from now on."""
+    """With all versions, an active one too, and all aliases: their names get 404 from now on."""
     with transaction.atomic():
         versions = list(adapter.versions.all())
-        before = {"digests": sorted({one.digest for one in versions if one.digest})}
+        before = {
+            "digests": sorted({one.digest for one in versions if one.digest}),
+            "aliases": list(adapter.names.filter(is_alias=True).values_list("name", flat=True)),
+        }
         audit.record(principal, "adapter.deleted", adapter.name, before, None, request)
         publish_adapter(adapter, is_deleted=True)
         adapter.delete()

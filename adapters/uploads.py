@@ -17,6 +17,7 @@ from rest_framework.request import Request
 
 from adapters import publish, storage
 from adapters.models import Upload, UploadPart, UploadStatus
+from adapters.names import refuse_alias
 from adapters.stored_bytes import require_room
 from tenants import audit
 from tenants.auth import Principal
@@ -56,9 +57,12 @@ class Announced:
 def open_upload(
     principal: Principal, announced: Announced, request: Request | None = None
 ) -> Upload:
-    """Raises ApiError: 400 for a name or purpose, 413 for the size, 403 at the plan's limits."""
+    """Raises ApiError: 400 for a name or purpose, 409 for an alias, 413 for the size, 403 at the
+    plan's limits.
+    """
     name = announced.adapter or _ENDINGS.sub("", announced.filename)
     publish.check_name(name)
+    refuse_alias(name)
     if announced.purpose not in PURPOSES:
         message = f"purpose: expected one of {', '.join(PURPOSES)}, got '{announced.purpose[:40]}'."
         raise ApiError("invalid_purpose", 400, message, param="purpose")

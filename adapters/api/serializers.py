@@ -6,7 +6,7 @@ from django.db.models import Count, QuerySet
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from adapters.access import retained_ids
+from adapters.access import served_ids
 from adapters.models import (
     Adapter,
     AdapterVersion,
@@ -112,14 +112,14 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # By adapter: one serializer renders all rows of a page, for one query.
-        self._retained: dict[int, list[int]] = {}
+        self._served: dict[int, set[int]] = {}
 
     def get_is_served(self, version: AdapterVersion) -> bool:
         if version.state == VersionState.ACTIVE:
             return True
-        if version.adapter_id not in self._retained:
-            self._retained[version.adapter_id] = retained_ids(version.adapter_id)
-        return version.id in self._retained[version.adapter_id]
+        if version.adapter_id not in self._served:
+            self._served[version.adapter_id] = served_ids(version.adapter_id)
+        return version.id in self._served[version.adapter_id]
 
     def get_digest(self, version: AdapterVersion) -> str | None:
         return version.digest or None

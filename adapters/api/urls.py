@@ -1,12 +1,14 @@
 from django.urls import path
 
 from adapters.api import imports, upload_parts, views
+from adapters.api.aliases import AliasesView, AliasView
 from adapters.api.fleet import FleetView
 from adapters.api.profile import ProfileView
 
 ADAPTERS = "tenants/<slug:tenant>/adapters/"
 VERSIONS = ADAPTERS + "<str:name>/versions/"
 IMPORTS = ADAPTERS + "<str:name>/imports/"
+ALIASES = "tenants/<slug:tenant>/aliases/"
 UPLOADS = "tenants/<slug:tenant>/uploads/"
 UPLOAD = UPLOADS + "<str:upload_id>/"
 
@@ -19,6 +21,8 @@ urlpatterns = [
     path(VERSIONS + "<int:number>/activate/", views.ActivateView.as_view(), name="activate"),
     path(VERSIONS + "<int:number>/retry/", views.RetryView.as_view(), name="retry"),
     path(VERSIONS + "<int:number>/profile/", ProfileView.as_view(), name="profile"),
+    path(ALIASES, AliasesView.as_view(), name="aliases"),
+    path(ALIASES + "<str:alias>/", AliasView.as_view(), name="alias"),
     path(IMPORTS, imports.ImportsView.as_view(), name="imports"),
     path(IMPORTS + "<str:import_id>/", imports.ImportView.as_view(), name="import"),
     path(UPLOADS, upload_parts.UploadsView.as_view(), name="uploads"),
