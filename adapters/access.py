@@ -1,18 +1,25 @@
 """From a tenant and a name to what may be used. Absent and another tenant's are the same 404.
 
 One rule for `model`, exact: the base model's name; "name", the adapter's active version; "name@3",
-that version if it is active, one of the NUM_RETAINED_VERSIONS that were active before it, or what
-an alias is pinned to; an alias, which is one of these two. Nothing else, and never the base model
-in an adapter's place.
+that version if it is active, a running canary, one of the NUM_RETAINED_VERSIONS that were active
+before, or what an alias is pinned to; an alias, which is one of these two. Nothing else, and never
+the base model in an adapter's place.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from django.conf import settings
 from django.db.models import Q, QuerySet
 
-from adapters.models import NAME_PATTERN, Adapter, AdapterVersion, VersionState
+from adapters.models import (
+    NAME_PATTERN,
+    Adapter,
+    AdapterVersion,
+    Canary,
+    CanaryState,
+    VersionState,
+)
 from adapters.names import own_aliases
 from adapters.profile import ServingProfile, read_profile
 from tenants.auth import Principal
@@ -29,13 +36,18 @@ _RESERVED_NAMES = frozenset({"base"})
 
 @dataclass(frozen=True)
 class Resolved:
-    """What a request's `model` means. digest, adapter and version are None for the base model."""
+    """What a request's `model` means. digest, adapter and version are None for the base model.
+
+    canary: what canary_percent of the end users get instead (see share.pick).
+    """
 
     digest: str | None
     adapter: str | None
     version: int | None
     public_name: str
     profile: ServingProfile | None = None
+    canary: "Resolved | None" = None
+    canary_percent: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,30 +65,48 @@ def resolve(tenant_id: int, model: str) -> Resolved:
     """Raises ApiError 404 model_not_found, the same for absent and for another tenant's."""
     if model == settings.BASE_MODEL_NAME:
         return Resolved(None, None, None, model)
-    pinned = _PINNED.fullmatch(model)
     with tenant_scope(tenant_id):
-        version = _pinned(pinned["name"], int(pinned["number"])) if pinned else _named(model)
+        version, is_by_name = _find(model)
         if version is None:
             raise model_not_found(model)
         if not is_served(version):
             raise _not_served(version)
-        profile = read_profile(version.profile)
-        return Resolved(version.digest, version.adapter.name, version.number, model, profile)
+        found = _resolved(version, model)
+        return _with_canary(found, version.adapter_id) if is_by_name else found
 
 
-def _named(name: str) -> AdapterVersion | None:
+def _find(model: str) -> tuple[AdapterVersion | None, bool]:
+    """The version, and whether it is meant as the active one, beside which a canary may stand."""
+    if pinned := _PINNED.fullmatch(model):
+        return _pinned(pinned["name"], int(pinned["number"])), False
     # What cannot be a name is not asked for: PostgreSQL fails on a NUL.
-    if not re.match(NAME_PATTERN, name):
-        return None
-    return _active(name) or _aliased(name)
-
-
-def _aliased(name: str) -> AdapterVersion | None:
-    rows = own_aliases().select_related("adapter", "version__adapter")
-    alias = rows.filter(name=name).first()
+    if not re.match(NAME_PATTERN, model):
+        return None, False
+    if active := _active(model):
+        return active, True
+    alias = own_aliases().select_related("adapter", "version__adapter").filter(name=model).first()
     if alias is None:
-        return None
-    return alias.version or _active(alias.adapter.name)
+        return None, False
+    if alias.version is not None:
+        return alias.version, False
+    return _active(alias.adapter.name), True
+
+
+def _resolved(version: AdapterVersion, model: str) -> Resolved:
+    profile = read_profile(version.profile)
+    return Resolved(version.digest, version.adapter.name, version.number, model, profile)
+
+
+def _with_canary(active: Resolved, adapter_id: int) -> Resolved:
+    canary = _running_canaries(adapter_id).select_related("version__adapter").first()
+    if canary is None:
+        return active
+    second = _resolved(canary.version, active.public_name)
+    return replace(active, canary=second, canary_percent=canary.percent)
+
+
+def _running_canaries(adapter_id: int) -> QuerySet[Canary]:
+    return Canary.objects.filter(adapter_id=adapter_id, state=CanaryState.RUNNING)
 
 
 def _active(name: str) -> AdapterVersion | None:
@@ -90,15 +120,15 @@ def _pinned(name: str, number: int) -> AdapterVersion | None:
 
 
 def is_served(version: AdapterVersion) -> bool:
-    """Whether replicas should hold it for requests: active, just before it, or an alias's."""
+    """Whether a request that names it is answered."""
     if version.state == VersionState.ACTIVE:
         return True
     return version.id in served_ids(version.adapter_id)
 
 
 def served_ids(adapter_id: int) -> set[int]:
-    """The adapter's versions that are served beside the active one: the last superseded ones, and
-    what aliases are pinned to. Call inside the tenant's scope.
+    """The adapter's versions that are served beside the active one: a running canary, the last
+    superseded ones, and what aliases are pinned to. Call inside the tenant's scope.
     """
     rows = AdapterVersion.objects.filter(adapter_id=adapter_id)
     former = rows.filter(
@@ -107,8 +137,9 @@ def served_ids(adapter_id: int) -> set[int]:
     ).order_by("-superseded_at")
     retained = former.values("id")[:NUM_RETAINED_VERSIONS]
     pinned = own_aliases().filter(adapter_id=adapter_id, version__isnull=False)
-    served = rows.filter(Q(id__in=retained) | Q(id__in=pinned.values("version_id")))
-    return set(served.values_list("id", flat=True))
+    canaries = _running_canaries(adapter_id).values("version_id")
+    is_served = Q(id__in=retained) | Q(id__in=pinned.values("version_id")) | Q(id__in=canaries)
+    return set(rows.filter(is_served).values_list("id", flat=True))
 
 
 def model_not_found(model: str) -> ApiError:
@@ -119,8 +150,8 @@ def model_not_found(model: str) -> ApiError:
 def _not_served(version: AdapterVersion) -> ApiError:
     message = (
         f"Version {version.number} of `{version.adapter.name}` is not served ({version.state}): "
-        f"only the active version, the {NUM_RETAINED_VERSIONS} before it and what aliases are "
-        "pinned to are. Activate it to use it."
+        f"only the active version, the {NUM_RETAINED_VERSIONS} before it, a running canary and "
+        "what aliases are pinned to are. Activate it to use it."
     )
     return ApiError("model_not_found", 404, message, param="model")
 

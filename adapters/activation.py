@@ -1,6 +1,7 @@
 """Making a version the active one: first replicas confirm its digest, then the pointer moves.
 
-Until then the former version serves. All is called inside the tenant's scope.
+Until then the former version serves. Whichever becomes active, the adapter's canary ends with it.
+All is called inside the tenant's scope.
 """
 
 from django.db import transaction
@@ -8,7 +9,9 @@ from django.utils import timezone
 from rest_framework.request import Request
 
 from adapters import tasks
-from adapters.models import Adapter, AdapterVersion, Placement, PlacementState, VersionState
+from adapters.canary import end_canary, fail_canary_of
+from adapters.fleet import forget_failures
+from adapters.models import Adapter, AdapterVersion, VersionState
 from adapters.transition import label, move, publish_adapter
 from tenants.auth import Principal
 from tenants.errors import ApiError
@@ -35,7 +38,7 @@ def begin_activation(
         Adapter.objects.select_for_update().get(id=version.adapter_id)
         for other in _others(version, VersionState.ACTIVATING):
             move(other, VersionState.READY, principal, request, heartbeat_at=None)
-        _forget_failures(version.digest)
+        forget_failures(version.digest)
         fields = {"error": "", "heartbeat_at": timezone.now()}
         if move(version, VersionState.ACTIVATING, principal, request, **fields):
             tasks.queue(tasks.reconcile)
@@ -46,12 +49,6 @@ def begin_activation(
 def _others(version: AdapterVersion, state: VersionState) -> list[AdapterVersion]:
     rows = AdapterVersion.objects.select_related("adapter").filter(adapter_id=version.adapter_id)
     return list(rows.filter(state=state).exclude(id=version.id))
-
-
-def _forget_failures(digest: str) -> None:
-    Placement.objects.filter(digest=digest, state=PlacementState.FAILED).update(
-        state=PlacementState.PENDING, attempts=0, next_attempt_at=timezone.now()
-    )
 
 
 def finish_activation(version: AdapterVersion) -> bool:
@@ -74,6 +71,7 @@ def finish_activation(version: AdapterVersion) -> bool:
                 raise _Lost
             adapter.active_version = version
             adapter.save(update_fields=["active_version", "updated_at"])
+            end_canary(adapter, version)
             publish_adapter(adapter)
     except _Lost:
         return False
@@ -82,4 +80,8 @@ def finish_activation(version: AdapterVersion) -> bool:
 
 def fail_activation(version: AdapterVersion, reason: str) -> bool:
     """The former version goes on serving; the tenant sees why, and can retry."""
-    return move(version, VersionState.FAILED, error=reason, heartbeat_at=None)
+    with transaction.atomic():
+        is_ours = move(version, VersionState.FAILED, error=reason, heartbeat_at=None)
+        if is_ours:
+            fail_canary_of(version, reason)
+    return is_ours

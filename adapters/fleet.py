@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from adapters.dialects import DIALECTS, split_url
 from adapters.dialects.dialect import ReplicaError
-from adapters.models import Replica
+from adapters.models import Placement, PlacementState, Replica
 from adapters.rendezvous import num_wanted, ranked_for
 from adapters.replica_http import fetch_state
 from adapters.residency import Residency, read_residency
@@ -112,3 +112,10 @@ def choose(
     mean = sum(one.residency.load for one in reports) / max(1, len(reports))
     number = max(settings.NUM_REPLICAS_PER_ADAPTER, num_wanted(num_requests, mean))
     return [by_url[url] for url in ranked_for(digest, frozenset(by_url))[:number]]
+
+
+def forget_failures(digest: str) -> None:
+    """Someone asks for it anew: what gave up is tried at once."""
+    Placement.objects.filter(digest=digest, state=PlacementState.FAILED).update(
+        state=PlacementState.PENDING, attempts=0, next_attempt_at=timezone.now()
+    )

@@ -10,6 +10,7 @@ from django.core.validators import RegexValidator
 from django.db import models, transaction
 from django.db.models import Q
 
+from adapters.canary_models import Canary, CanaryState
 from adapters.import_models import Import, ImportStatus
 from adapters.name_models import ModelName
 from adapters.upload_models import Upload, UploadPart, UploadStatus
@@ -19,6 +20,8 @@ from tenants.scope import ScopedModel
 __all__ = [
     "Adapter",
     "AdapterVersion",
+    "Canary",
+    "CanaryState",
     "Import",
     "ImportStatus",
     "ModelName",

@@ -17,7 +17,6 @@ from django.utils import timezone
 
 from adapters import storage
 from adapters.access import NUM_RETAINED_VERSIONS
-from adapters.activation import fail_activation, finish_activation
 from adapters.blobs import BlobError
 from adapters.dialects import DIALECTS
 from adapters.dialects.dialect import Dialect, ReplicaError
@@ -30,9 +29,18 @@ from adapters.fleet import (
     poll,
     sync_replicas,
 )
-from adapters.models import AdapterVersion, Placement, PlacementState, Replica, VersionState
+from adapters.models import (
+    AdapterVersion,
+    Canary,
+    CanaryState,
+    Placement,
+    PlacementState,
+    Replica,
+    VersionState,
+)
 from adapters.replica_http import LOAD_TIMEOUT_S, load, unload
-from tenants.scope import tenant_scope, unscoped
+from adapters.settling import settle
+from tenants.scope import unscoped
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +51,6 @@ RETRY_FAILED_AFTER = timedelta(seconds=60)
 CLAIM = timedelta(seconds=LOAD_TIMEOUT_S + 15)
 # Caches of pointers are seconds old at most; roll-backs within this time find the bytes in place.
 ORPHAN_GRACE = timedelta(seconds=30)
-ACTIVATION_TIMEOUT = timedelta(minutes=10)
 MAX_LOADS_PER_ROUND = 64
 
 
@@ -54,21 +61,23 @@ def reconcile() -> None:
     desired = {digest: choose(digest, replicas, reports) for digest in needed_digests()}
     for report in reports:
         _compare(report, {digest for digest, held in desired.items() if report.replica in held})
-    settle_activations(desired)
+    settle(desired)
     if _load_due([report.replica for report in reports]):
-        settle_activations(desired)
+        settle(desired)
     _unload_orphans([report.replica for report in reports], desired)
 
 
 def needed_digests() -> set[str]:
-    """Of active and activating versions, those that aliases are pinned to, and the last superseded
-    ones of each adapter.
+    """Of active and activating versions, canaries, what aliases are pinned to, and the last
+    superseded ones of each adapter.
     """
     with unscoped():  # Placement is of all tenants together.
         rows = AdapterVersion.objects.filter(tenant__is_active=True)
         is_current = Q(state__in=[VersionState.ACTIVE, VersionState.ACTIVATING])
         current = rows.filter(is_current | Q(aliases__isnull=False))
         digests = set(current.values_list("digest", flat=True))
+        canaries = Canary.objects.filter(tenant__is_active=True).exclude(state=CanaryState.FAILED)
+        digests |= set(canaries.values_list("version__digest", flat=True))
         former = rows.filter(
             state__in=[VersionState.READY, VersionState.ACTIVATING], superseded_at__isnull=False
         ).order_by("adapter_id", "-superseded_at")
@@ -197,33 +206,6 @@ def _failure(row: Placement, error: ReplicaError) -> dict[str, object]:
         backoff = timedelta(seconds=2.0 ** (row.attempts - 1))
         next_attempt_at, state = now + backoff, PlacementState.PENDING
     return {"state": state, "error": str(error), "next_attempt_at": next_attempt_at}
-
-
-def settle_activations(desired: dict[str, list[Replica]]) -> None:
-    """Finishes what its replicas confirmed, fails what none can hold. One never blocks another."""
-    with unscoped():  # Activations of all tenants; each is settled in its own scope.
-        rows = AdapterVersion.objects.select_related("adapter")
-        activating = list(rows.filter(state=VersionState.ACTIVATING))
-    for version in activating:
-        try:
-            with tenant_scope(version.tenant_id):
-                _settle(version, desired.get(version.digest, []))
-        except Exception:
-            log.exception("activation of version %s", version.id)
-
-
-def _settle(version: AdapterVersion, replicas: Sequence[Replica]) -> None:
-    rows = list(Placement.objects.filter(digest=version.digest, replica__in=replicas))
-    states = {row.state for row in rows}
-    is_decided = rows and states <= {PlacementState.LOADED, PlacementState.FAILED}
-    if is_decided and PlacementState.LOADED in states:
-        finish_activation(version)
-    elif is_decided:
-        error = next(row.error for row in rows if row.error)
-        fail_activation(version, f"No replica could load it: {error}")
-    elif version.heartbeat_at and version.heartbeat_at < timezone.now() - ACTIVATION_TIMEOUT:
-        errors = [row.error for row in rows if row.error] or ["no replica was healthy"]
-        fail_activation(version, f"Not confirmed in time: {errors[0]}")
 
 
 def _unload_orphans(replicas: Sequence[Replica], desired: dict[str, list[Replica]]) -> None:

@@ -14,7 +14,14 @@ from rest_framework.request import Request
 from adapters import storage, tasks
 from adapters.access import is_reserved
 from adapters.activation import begin_activation
-from adapters.models import NAME_PATTERN, Adapter, AdapterVersion, VersionState, empty_report
+from adapters.canary import refuse_canary
+from adapters.models import (
+    NAME_PATTERN,
+    Adapter,
+    AdapterVersion,
+    VersionState,
+    empty_report,
+)
 from adapters.names import refuse_pinned, require_free
 from adapters.profile import first_profile
 from adapters.stored_bytes import require_room
@@ -133,13 +140,14 @@ def retry(
 def delete_version(
     principal: Principal, version: AdapterVersion, request: Request | None = None
 ) -> None:
-    """Raises ApiError 409 while it is active or activating, or an alias is pinned to it."""
+    """Raises ApiError 409 while it is active, activating, a canary, or an alias is pinned to it."""
     with transaction.atomic():
         held = AdapterVersion.objects.select_for_update().get(id=version.id)
         if held.state in _IN_USE:
             message = f"{label(held)} is {held.state}: activate another version before deleting it."
             raise ApiError("version_in_use", 409, message)
         refuse_pinned(held)
+        refuse_canary(held)
         audit.record(
             principal, "version.deleted", label(held), {"digest": held.digest}, None, request
         )

@@ -14,6 +14,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from adapters.access import Resolved, resolve
+from adapters.share import pick
 from gateway import metrics
 from gateway.generation import Admission, Generation
 from gateway.openai.http import ClientGone
@@ -84,6 +85,18 @@ async def resolve_ask(runtime: Runtime, tenant_id: int, ask: Ask) -> Resolved:
     return by_path
 
 
+def end_user(ask: Ask, principal: Principal) -> str:
+    """Whose version a canary never changes from one request to the next, of this tenant."""
+    for name in ("safety_identifier", "user"):
+        value = ask.body.get(name)
+        # What is no text is the engine's to refuse.
+        if isinstance(value, str) and value:
+            return f"user {value}"
+    if principal.key_id is not None:
+        return f"key {principal.key_id}"
+    return f"member {principal.user_id}"
+
+
 async def current_prices(runtime: Runtime, tenant_id: int) -> PriceBook:
     return await runtime.prices.get(tenant_id, lambda: price_for(tenant_id, timezone.now()))
 
@@ -121,7 +134,8 @@ async def admit(
 async def reserve(runtime: Runtime, principal: Principal, ask: Ask, request_id: str) -> Admission:
     require_inference(principal)
     started_at = timezone.now()
-    resolved = await resolve_ask(runtime, principal.tenant_id, ask)
+    named = await resolve_ask(runtime, principal.tenant_id, ask)
+    resolved = pick(named, end_user(ask, principal))
     ask = fill_in(ask, resolved.profile)
     prices = await current_prices(runtime, principal.tenant_id)
     max_tokens = default_max_tokens(ask, resolved) if ask.max_tokens is None else ask.max_tokens

@@ -190,8 +190,11 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "v1",
     "SERVE_INCLUDE_SCHEMA": False,
     "COMPONENT_SPLIT_REQUEST": True,
-    # Two components show it; the generator would name it by a hash.
-    "ENUM_NAME_OVERRIDES": {"VersionStateEnum": "adapters.models.VersionState"},
+    # More than one component shows them; the generator would name them by a hash.
+    "ENUM_NAME_OVERRIDES": {
+        "VersionStateEnum": "adapters.models.VersionState",
+        "CanaryStateEnum": "adapters.models.CanaryState",
+    },
 }
 
 # The base model that every replica serves, and where a version's bytes live by digest.

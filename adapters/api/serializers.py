@@ -10,6 +10,8 @@ from adapters.access import served_ids
 from adapters.models import (
     Adapter,
     AdapterVersion,
+    Canary,
+    CanaryState,
     Placement,
     PlacementState,
     Replica,
@@ -22,8 +24,15 @@ class VersionRefSerializer(serializers.Serializer[AdapterVersion]):
     digest = serializers.CharField()
 
 
+class CanaryRefSerializer(serializers.Serializer[Canary]):
+    version = serializers.IntegerField(source="version.number")
+    percent = serializers.IntegerField(help_text="Of the end users; 1 to 99.")
+    state = serializers.ChoiceField(choices=CanaryState.choices)
+
+
 class AdapterSerializer(serializers.ModelSerializer[Adapter]):
     active_version = VersionRefSerializer(allow_null=True, read_only=True)
+    canary = CanaryRefSerializer(allow_null=True, read_only=True)
     num_versions = serializers.IntegerField(read_only=True)
 
     class Meta:
@@ -32,6 +41,7 @@ class AdapterSerializer(serializers.ModelSerializer[Adapter]):
             "name",
             "description",
             "active_version",
+            "canary",
             "num_versions",
             "created_at",
             "updated_at",
@@ -164,4 +174,6 @@ class ReplicaSerializer(serializers.ModelSerializer[Replica]):
 
 def with_counts(rows: QuerySet[Adapter]) -> QuerySet[Adapter]:
     """What AdapterSerializer reads, in one query."""
-    return rows.select_related("active_version").annotate(num_versions=Count("versions"))
+    return rows.select_related("active_version", "canary__version").annotate(
+        num_versions=Count("versions")
+    )

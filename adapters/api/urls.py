@@ -1,6 +1,6 @@
 from django.urls import path
 
-from adapters.api import imports, upload_parts, views
+from adapters.api import canary, imports, upload_parts, views
 from adapters.api.aliases import AliasesView, AliasView
 from adapters.api.fleet import FleetView
 from adapters.api.profile import ProfileView
@@ -16,6 +16,7 @@ urlpatterns = [
     path("fleet/", FleetView.as_view(), name="fleet"),
     path(ADAPTERS, views.AdaptersView.as_view(), name="adapters"),
     path(ADAPTERS + "<str:name>/", views.AdapterView.as_view(), name="adapter"),
+    path(ADAPTERS + "<str:name>/canary/", canary.CanaryView.as_view(), name="canary"),
     path(VERSIONS, views.VersionsView.as_view(), name="versions"),
     path(VERSIONS + "<int:number>/", views.VersionView.as_view(), name="version"),
     path(VERSIONS + "<int:number>/activate/", views.ActivateView.as_view(), name="activate"),

@@ -8,9 +8,10 @@ import pytest
 from django.test import Client
 
 from adapters import storage
-from adapters.models import AdapterVersion
-from adapters.publish import upload
+from adapters.models import Adapter, AdapterVersion
+from adapters.publish import create_adapter, upload
 from adapters.validate import validate_version
+from inference.adapter_format import digest
 from tenants.auth import Principal, principal_for_member
 from tenants.scope import tenant_scope
 from tests import factories
@@ -84,6 +85,27 @@ def both_files(folder: Path) -> dict[str, bytes]:
 
 
 Publish = Callable[..., AdapterVersion]
+
+
+def make_ready(principal: Principal, name: str, seed: int = 1) -> AdapterVersion:
+    """A ready version, its bytes in the store, without the checks. Call inside the scope."""
+    files = {storage.CONFIG_FILE: b'{"seed": %d}' % seed, storage.WEIGHTS_FILE: b"weights"}
+    token = put_in_quarantine(files)
+    weights = storage.quarantine_dir(token) / storage.WEIGHTS_FILE
+    found = digest(files[storage.CONFIG_FILE], weights)
+    adapter = Adapter.objects.filter(name=name).first() or create_adapter(principal, name)
+    adapter.last_number += 1
+    adapter.save()
+    version = AdapterVersion.objects.create(
+        tenant_id=adapter.tenant_id,
+        adapter=adapter,
+        number=adapter.last_number,
+        state="ready",
+        digest=found,
+        created_by="test",
+    )
+    storage.publish_blob(token, found)
+    return version
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from adapters import fleet, placement, storage
+from adapters import fleet, placement, settling, storage
 from adapters.access import resolve
 from adapters.activation import begin_activation
 from adapters.models import Adapter, AdapterVersion, Placement, Replica
@@ -235,7 +235,7 @@ def test_without_a_replica_an_activation_ends_too(alice: Principal, published: P
     placement.reconcile()
     assert state_of(version) == "activating"
     with tenant_scope(alice.tenant_id):
-        AdapterVersion.objects.update(heartbeat_at=timezone.now() - placement.ACTIVATION_TIMEOUT)
+        AdapterVersion.objects.update(heartbeat_at=timezone.now() - settling.ACTIVATION_TIMEOUT)
     placement.reconcile()
     assert state_of(version) == "failed" and "no replica was healthy" in version.error
 

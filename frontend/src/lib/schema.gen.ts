@@ -117,6 +117,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/tenants/{tenant}/adapters/{name}/canary/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["canary_retrieve"];
+        /** @description 1 to 99 begins it or changes its weight (200). 0 stops it (204), as DELETE does. 100 activates its version (202); the canary goes once that is active. */
+        put: operations["canary_update"];
+        post?: never;
+        delete: operations["canary_destroy"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/tenants/{tenant}/adapters/{name}/imports/": {
         parameters: {
             query?: never;
@@ -465,6 +482,7 @@ export interface components {
             name: string;
             description?: string;
             readonly active_version: components["schemas"]["VersionRef"] | null;
+            readonly canary: components["schemas"]["CanaryRef"] | null;
             readonly num_versions: number;
             /** Format: date-time */
             readonly created_at: string;
@@ -508,6 +526,34 @@ export interface components {
             } | null;
             readonly ip: string | null;
         };
+        Canary: {
+            version: number;
+            /** Format: int64 */
+            percent: number;
+            state: components["schemas"]["CanaryStateEnum"];
+            /** @description Why no replica could hold it. */
+            error: string;
+            /**
+             * Format: date-time
+             * @description Since when requests are counted.
+             */
+            started_at: string;
+            readonly active_figures: components["schemas"]["VersionFigures"] | null;
+            readonly canary_figures: components["schemas"]["VersionFigures"];
+        };
+        CanaryRef: {
+            version: number;
+            /** @description Of the end users; 1 to 99. */
+            percent: number;
+            state: components["schemas"]["CanaryStateEnum"];
+        };
+        /**
+         * @description * `loading` - Loading
+         *     * `running` - Running
+         *     * `failed` - Failed
+         * @enum {string}
+         */
+        CanaryStateEnum: "loading" | "running" | "failed";
         CompleteRequest: {
             /** @description In this order; default: all parts by number. */
             part_ids?: string[];
@@ -636,6 +682,12 @@ export interface components {
             /** @description The number it is pinned to; null follows the active version. */
             version?: number | null;
             name: string;
+        };
+        NewCanaryRequest: {
+            /** @description Of the canary. Default: the one there is. */
+            version?: number;
+            /** @description Of the end users. 0 stops it, 100 activates it. */
+            percent: number;
         };
         NewImportRequest: {
             repo_id: string;
@@ -1181,6 +1233,15 @@ export interface components {
             readonly is_served: boolean;
             readonly error: string | null;
         };
+        VersionFigures: {
+            number: number;
+            digest: string;
+            num_requests: number;
+            /** @description Requests that ended as failed. */
+            num_errors: number;
+            prompt_tokens: number;
+            completion_tokens: number;
+        };
         VersionRef: {
             number: number;
             digest: string;
@@ -1586,6 +1647,178 @@ export interface operations {
         };
     };
     adapters_destroy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No response body */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    canary_retrieve: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Canary"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    canary_update: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewCanaryRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Canary"];
+                };
+            };
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Canary"];
+                };
+            };
+            /** @description No response body */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    canary_destroy: {
         parameters: {
             query?: never;
             header?: never;

@@ -24,6 +24,7 @@ export function anAdapter(change: Partial<Adapter> = {}): Adapter {
     name: "support-bot",
     description: "Answers support mails",
     active_version: { number: 2, digest: DIGEST },
+    canary: null,
     num_versions: 2,
     created_at: NOW,
     updated_at: NOW,
