@@ -14,6 +14,7 @@ from grafthouse import account, screen, upload
 from grafthouse.account import Account
 from grafthouse.client import House, adapter_path
 from grafthouse.failure import Exit, Failure
+from grafthouse.parts import Moved
 
 EPILOG = (
     "Status: 0 done, 1 the house failed, 2 wrong usage, 3 not allowed, 4 not found, "
@@ -166,7 +167,7 @@ def upload_version(
 
 
 @contextmanager
-def sending(name: str, files: dict[str, Path]) -> Iterator[upload.Moved]:
+def sending(name: str, files: dict[str, Path]) -> Iterator[Moved]:
     """A bar of all bytes; on a terminal only."""
     total = sum(path.stat().st_size for path in files.values())
     with screen.progress() as bar:

@@ -118,13 +118,17 @@ def _require_success(answer: httpx2.Response) -> None:
     if wait := answer.headers.get("retry-after"):
         message += f" (retry after {wait} s)"
     default = Exit.REFUSED if answer.status_code < 500 else Exit.FAILED
-    raise Failure(message, _EXITS.get(answer.status_code, default))
+    reason = str(_error(found).get("code", ""))
+    raise Failure(message, _EXITS.get(answer.status_code, default), reason)
+
+
+def _error(body: object) -> dict[str, Any]:
+    error = body.get("error") if isinstance(body, dict) else None
+    return error if isinstance(error, dict) else {}
 
 
 def _message(body: object) -> str:
-    error = body.get("error") if isinstance(body, dict) else None
-    if not isinstance(error, dict):
-        return ""
+    error = _error(body)
     details = error.get("details") or []
     fields = [one for one in details if isinstance(one, dict)]
     told = [f"{one.get('field', '')}: {one.get('message', '')}" for one in fields]

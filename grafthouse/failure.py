@@ -16,8 +16,9 @@ class Exit(IntEnum):
 
 
 class Failure(Exception):
-    """Told to the user as one line on stderr."""
+    """Told to the user as one line on stderr. reason: the house's code for it, if there is one."""
 
-    def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
+    def __init__(self, message: str, code: Exit = Exit.FAILED, reason: str = "") -> None:
         super().__init__(message)
         self.code = code
+        self.reason = reason

@@ -1,21 +1,19 @@
 """One version on its way: which files, their bytes as they go, and the wait for a verdict."""
 
-import io
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from grafthouse.client import House, adapter_path
 from grafthouse.failure import Exit, Failure
+from grafthouse.packed import pack
+from grafthouse.parts import PART_BYTES, Counted, Moved, send_in_parts
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 POLL_INTERVAL_S = 0.3
-
-Moved = Callable[[int], None]
 
 
 def files_of(path: Path) -> dict[str, Path]:
@@ -41,28 +39,11 @@ def default_name(path: Path) -> str:
     return next((name[: -len(end)] for end in ends if name.lower().endswith(end)), name)
 
 
-class Counted(io.RawIOBase):
-    """A file that says how many bytes of it were read, as they go out."""
-
-    def __init__(self, file: BinaryIO, moved: Moved) -> None:
-        self._file = file
-        self._moved = moved
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self._moved(len(data))
-        return data
-
-    def fileno(self) -> int:
-        # By which the client learns the length: it is sent ahead of the bytes.
-        return self._file.fileno()
-
-    def readable(self) -> bool:
-        return True
-
-
 def send(house: House, adapter: str, files: dict[str, Path], moved: Moved) -> dict[str, Any]:
-    """The new version, still unchecked."""
+    """The new version, still unchecked. What is large goes in parts, and goes on after a drop."""
+    packed = pack(adapter, files)
+    if packed.num_bytes > PART_BYTES:
+        return send_in_parts(house, adapter, packed, moved)
     with ExitStack() as stack:
         opened = {name: stack.enter_context(path.open("rb")) for name, path in files.items()}
         body = {name: (name, Counted(file, moved)) for name, file in opened.items()}
