@@ -11,6 +11,7 @@ from django.db import models, transaction
 from django.db.models import Q
 
 from adapters.canary_models import Canary, CanaryState
+from adapters.evaluation_models import EvalSet, Evaluation, EvaluationStatus
 from adapters.import_models import Import, ImportStatus
 from adapters.name_models import ModelName
 from adapters.upload_models import Upload, UploadPart, UploadStatus
@@ -22,6 +23,9 @@ __all__ = [
     "AdapterVersion",
     "Canary",
     "CanaryState",
+    "EvalSet",
+    "Evaluation",
+    "EvaluationStatus",
     "Import",
     "ImportStatus",
     "ModelName",

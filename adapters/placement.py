@@ -20,6 +20,7 @@ from adapters.access import NUM_RETAINED_VERSIONS
 from adapters.blobs import BlobError
 from adapters.dialects import DIALECTS
 from adapters.dialects.dialect import Dialect, ReplicaError
+from adapters.evaluation import digests_under_evaluation
 from adapters.fleet import (
     MAX_PARALLEL_CALLS,
     Report,
@@ -68,8 +69,8 @@ def reconcile() -> None:
 
 
 def needed_digests() -> set[str]:
-    """Of active and activating versions, canaries, what aliases are pinned to, and the last
-    superseded ones of each adapter.
+    """Of active and activating versions, canaries, what aliases are pinned to, what is being
+    evaluated, and the last superseded ones of each adapter.
     """
     with unscoped():  # Placement is of all tenants together.
         rows = AdapterVersion.objects.filter(tenant__is_active=True)
@@ -84,6 +85,7 @@ def needed_digests() -> set[str]:
         pairs = former.values_list("adapter_id", "digest")
         for _, group in groupby(pairs.iterator(), key=lambda pair: pair[0]):
             digests |= {digest for _, digest in islice(group, NUM_RETAINED_VERSIONS)}
+        digests |= digests_under_evaluation()
     return digests
 
 

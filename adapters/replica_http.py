@@ -1,4 +1,4 @@
-"""The three calls to a replica that placement needs, in its dialect.
+"""The calls to a replica that placement and evaluation need, in its dialect.
 
 Synchronous: its callers are Celery's threads.
 
@@ -7,6 +7,8 @@ http.client and no pooled client: few calls, and no proxy taken from the environ
 
 import http.client
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,13 +35,26 @@ def unload(dialect: Dialect, url: str, digest: str) -> None:
     dialect.read_unload(_call(url, dialect.unload(digest), LOAD_TIMEOUT_S))
 
 
-def _call(url: str, call: Call, timeout_s: float) -> Answer:
+def ask(url: str, call: Call, timeout_s: float, headers: Mapping[str, str]) -> dict[str, Any]:
+    """A JSON object. Raises ReplicaError, final when the replica refused what was asked for: an
+    adapter that is not there may come yet.
+    """
+    answer = _call(url, call, timeout_s, headers)
+    found = answer.json()
+    if answer.status == 200 and isinstance(found, dict):
+        return found
+    raise ReplicaError(answer.reason(), is_final=answer.status == 400)
+
+
+def _call(
+    url: str, call: Call, timeout_s: float, headers: Mapping[str, str] = MappingProxyType({})
+) -> Answer:
     connection = _connection(url, timeout_s)
     raw = None if call.body is None else json.dumps(call.body).encode()
     try:
         prefix = urlsplit(url).path.rstrip("/")
-        headers = {"Content-Type": "application/json"}
-        connection.request(call.method, prefix + call.path, raw, headers)
+        sent = {"Content-Type": "application/json", **headers}
+        connection.request(call.method, prefix + call.path, raw, sent)
         response = connection.getresponse()
         return Answer(response.status, response.read(MAX_ANSWER_BYTES))
     except (OSError, http.client.HTTPException, ValueError) as error:

@@ -67,3 +67,18 @@ def requeue_imports() -> None:
     from adapters import imports
 
     imports.requeue_imports()
+
+
+# Queued again as long as it waits for its turn.
+@shared_task(expires=10)
+def evaluate(tenant_id: int, evaluation_id: int) -> None:
+    from adapters import evaluation
+
+    evaluation.run_evaluation(tenant_id, evaluation_id)
+
+
+@shared_task(expires=4)
+def dispatch_evaluations() -> None:
+    from adapters import evaluation
+
+    evaluation.dispatch_evaluations()

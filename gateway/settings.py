@@ -168,6 +168,7 @@ CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {
     "sweep-trash": {"task": "adapters.tasks.sweep_trash", "schedule": 600.0},
     "expire-uploads": {"task": "adapters.tasks.expire_uploads", "schedule": 60.0},
     "requeue-stale-imports": {"task": "adapters.tasks.requeue_imports", "schedule": 10.0},
+    "dispatch-evaluations": {"task": "adapters.tasks.dispatch_evaluations", "schedule": 2.0},
     "settle-orphaned-usage": {"task": "tenants.tasks.settle_orphans", "schedule": 10.0},
 }
 
@@ -194,6 +195,7 @@ SPECTACULAR_SETTINGS = {
     "ENUM_NAME_OVERRIDES": {
         "VersionStateEnum": "adapters.models.VersionState",
         "CanaryStateEnum": "adapters.models.CanaryState",
+        "WorkStatusEnum": "adapters.models.EvaluationStatus",
     },
 }
 
@@ -201,6 +203,8 @@ SPECTACULAR_SETTINGS = {
 DEMO_MODEL_PATH = VAR_DIR / "models" / "smollm2-135m-instruct"
 BASE_MODEL_PATH = Path(os.environ.get("MODEL") or DEMO_MODEL_PATH).absolute()
 BASE_MODEL_NAME = os.environ.get("MODEL_NAME", BASE_MODEL_PATH.name.lower())
+# Of an eval set (JSON Lines) for adapters whose tenant uploaded none; empty: there is no default.
+EVAL_SET_PATH = os.environ.get("EVAL_SET_PATH", "")
 ADAPTER_STORE_DIR = Path(os.environ.get("ADAPTER_STORE_DIR", VAR_DIR / "adapters"))
 # Of a bucket that holds the blobs; ADAPTER_STORE_DIR is then a cache. Empty: the folder alone does.
 ADAPTER_S3_BUCKET = os.environ.get("ADAPTER_S3_BUCKET", "")

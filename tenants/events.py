@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 INVALIDATE_CHANNEL = "grafthouse.invalidate"
 # The type of the channel layer's message: a consumer handles it in tenant_event(message).
 MESSAGE_TYPE = "tenant.event"
-# Comes with every request and makes no cached key or pointer stale.
-NOT_INVALIDATING = frozenset({"usage.recorded"})
+# Come often and make no cached key or pointer stale.
+NOT_INVALIDATING = frozenset({"usage.recorded", "evaluation.changed"})
 
 
 def group_name(tenant_id: int) -> str:

@@ -1,12 +1,13 @@
 from django.urls import path
 
-from adapters.api import canary, imports, upload_parts, views
+from adapters.api import canary, evaluations, imports, upload_parts, views
 from adapters.api.aliases import AliasesView, AliasView
 from adapters.api.fleet import FleetView
 from adapters.api.profile import ProfileView
 
 ADAPTERS = "tenants/<slug:tenant>/adapters/"
 VERSIONS = ADAPTERS + "<str:name>/versions/"
+EVALUATIONS = VERSIONS + "<int:number>/evaluations/"
 IMPORTS = ADAPTERS + "<str:name>/imports/"
 ALIASES = "tenants/<slug:tenant>/aliases/"
 UPLOADS = "tenants/<slug:tenant>/uploads/"
@@ -24,6 +25,13 @@ urlpatterns = [
     path(VERSIONS + "<int:number>/profile/", ProfileView.as_view(), name="profile"),
     path(ALIASES, AliasesView.as_view(), name="aliases"),
     path(ALIASES + "<str:alias>/", AliasView.as_view(), name="alias"),
+    path(EVALUATIONS, evaluations.EvaluationsView.as_view(), name="evaluations"),
+    path(
+        EVALUATIONS + "<str:evaluation_id>/",
+        evaluations.EvaluationView.as_view(),
+        name="evaluation",
+    ),
+    path(ADAPTERS + "<str:name>/eval-set/", evaluations.EvalSetView.as_view(), name="eval-set"),
     path(IMPORTS, imports.ImportsView.as_view(), name="imports"),
     path(IMPORTS + "<str:import_id>/", imports.ImportView.as_view(), name="import"),
     path(UPLOADS, upload_parts.UploadsView.as_view(), name="uploads"),

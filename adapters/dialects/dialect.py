@@ -20,6 +20,8 @@ class Ability(StrEnum):
     # Its state has num_running and num_waiting; others' load is what this process has sent them.
     REPORTS_LOAD = "reports load"
     PIN = "pin"
+    # Log-probabilities of a prompt's own tokens, given as ids, and nothing generated.
+    SCORE = "score"
     TOKENIZE = "tokenize"
     # Takes turns by X-Tenant and X-Tenant-Weight.
     TENANT_TURNS = "X-Tenant"

@@ -134,6 +134,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/tenants/{tenant}/adapters/{name}/eval-set/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description What the next evaluation uses. 404 when there is none. */
+        get: operations["eval_set_retrieve"];
+        put: operations["eval_set_update"];
+        post?: never;
+        delete: operations["eval_set_destroy"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/tenants/{tenant}/adapters/{name}/imports/": {
         parameters: {
             query?: never;
@@ -212,6 +229,40 @@ export interface paths {
         put?: never;
         /** @description Active once its replicas hold it; until then the former version serves. Rolling back is activating an older version. */
         post: operations["versions_activate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/tenants/{tenant}/adapters/{name}/versions/{number}/evaluations/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description Newest first. */
+        get: operations["evaluations_list"];
+        put?: never;
+        /** @description Run in the background, on a replica, beside what it serves: the base, the base with the system prompt if there is one, and the version. */
+        post: operations["evaluations_create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/tenants/{tenant}/adapters/{name}/versions/{number}/evaluations/{evaluation_id}/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["evaluations_retrieve"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -601,6 +652,41 @@ export interface components {
                 [key: string]: unknown;
             }[];
         };
+        EvalSet: {
+            readonly sha256: string;
+            readonly num_examples: number;
+            readonly num_golden: number;
+            readonly size_bytes: number;
+            /** @description The operator's, as the adapter has none of its own. */
+            readonly is_default: boolean;
+            readonly created_by: string;
+            /** Format: date-time */
+            readonly created_at: string;
+        };
+        Evaluation: {
+            readonly id: string;
+            readonly status: components["schemas"]["WorkStatusEnum"];
+            readonly digest: string;
+            readonly eval_set_sha256: string;
+            readonly is_default_set: boolean;
+            readonly num_examples: number;
+            readonly system_prompt: string;
+            readonly num_steps: number;
+            readonly num_done: number;
+            readonly model: string;
+            readonly results: components["schemas"]["Results"] | null;
+            readonly error_code: string;
+            readonly error: string;
+            readonly created_by: string;
+            /** Format: date-time */
+            readonly created_at: string;
+            /** Format: date-time */
+            readonly finished_at: string | null;
+        };
+        EvaluationUsage: {
+            prompt_tokens: number;
+            completion_tokens: number;
+        };
         /** @description Of an adapter whose tensors fit; absent before that is known. */
         Facts: {
             rank?: number;
@@ -617,26 +703,29 @@ export interface components {
             /** @description The Hugging Face repository it was imported from. */
             source?: components["schemas"]["Source"];
         };
+        Golden: {
+            line: number;
+            prompt: string;
+            expected: string;
+            answers: components["schemas"]["GoldenAnswers"];
+        };
+        GoldenAnswers: {
+            base: string;
+            base_with_prompt?: string;
+            adapter: string;
+        };
         Import: {
             readonly id: string;
             readonly repo_id: string;
             readonly revision: string;
             readonly commit: string;
-            readonly status: components["schemas"]["ImportStatusEnum"];
+            readonly status: components["schemas"]["WorkStatusEnum"];
             readonly error_code: string;
             readonly error: string;
             readonly version: number | null;
             /** Format: date-time */
             readonly created_at: string;
         };
-        /**
-         * @description * `queued` - Queued
-         *     * `running` - Running
-         *     * `completed` - Completed
-         *     * `failed` - Failed
-         * @enum {string}
-         */
-        ImportStatusEnum: "queued" | "running" | "completed" | "failed";
         Key: {
             readonly public_id: string;
             readonly name: string;
@@ -649,6 +738,20 @@ export interface components {
             readonly expires_at: string | null;
             /** Format: date-time */
             readonly revoked_at: string | null;
+        };
+        Loss: {
+            name: components["schemas"]["NameEnum"];
+            digest: string | null;
+            system_prompt: string;
+            /**
+             * Format: double
+             * @description Mean negative log-likelihood of the completions' tokens.
+             */
+            loss: number;
+            /** Format: double */
+            perplexity: number;
+            /** @description Completion tokens that were scored. */
+            num_tokens: number;
         };
         MakeKeyRequest: {
             name: string;
@@ -672,6 +775,13 @@ export interface components {
             slug: string;
             name: string;
         };
+        /**
+         * @description * `base` - base
+         *     * `base_with_prompt` - base_with_prompt
+         *     * `adapter` - adapter
+         * @enum {string}
+         */
+        NameEnum: "base" | "base_with_prompt" | "adapter";
         NewAdapterRequest: {
             name: string;
             /** @default  */
@@ -688,6 +798,16 @@ export interface components {
             version?: number;
             /** @description Of the end users. 0 stops it, 100 activates it. */
             percent: number;
+        };
+        /** @description A field that is not known is an error, not ignored. */
+        NewEvalSetRequest: {
+            /** @description JSON Lines: {"messages": […]} that end with the assistant's turn, or {"prompt", "completion"}; "golden": true on those that are to be answered too. */
+            content: string;
+        };
+        /** @description A field that is not known is an error, not ignored. */
+        NewEvaluationRequest: {
+            /** @description What the base is told in its second turn; left out: the version's profile's. */
+            system_prompt?: string | null;
         };
         NewImportRequest: {
             repo_id: string;
@@ -773,6 +893,21 @@ export interface components {
              */
             previous?: string | null;
             results: components["schemas"]["Audit"][];
+        };
+        PaginatedEvaluationList: {
+            /** @example 123 */
+            count: number;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=400&limit=100
+             */
+            next?: string | null;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=200&limit=100
+             */
+            previous?: string | null;
+            results: components["schemas"]["Evaluation"][];
         };
         PaginatedImportList: {
             /** @example 123 */
@@ -1019,6 +1154,12 @@ export interface components {
             warnings: components["schemas"]["Problem"][];
             facts: components["schemas"]["Facts"];
         };
+        Results: {
+            contenders: components["schemas"]["Loss"][];
+            golden: components["schemas"]["Golden"][];
+            /** @description Not charged, and in no quota. */
+            usage: components["schemas"]["EvaluationUsage"];
+        };
         /**
          * @description * `inference` - Inference
          *     * `adapters` - Adapters
@@ -1257,6 +1398,14 @@ export interface components {
          * @enum {string}
          */
         VersionStateEnum: "uploaded" | "validating" | "rejected" | "ready" | "activating" | "active" | "failed";
+        /**
+         * @description * `queued` - Queued
+         *     * `running` - Running
+         *     * `completed` - Completed
+         *     * `failed` - Failed
+         * @enum {string}
+         */
+        WorkStatusEnum: "queued" | "running" | "completed" | "failed";
     };
     responses: never;
     parameters: never;
@@ -1863,6 +2012,155 @@ export interface operations {
             };
         };
     };
+    eval_set_retrieve: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EvalSet"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    eval_set_update: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewEvalSetRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EvalSet"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    eval_set_destroy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No response body */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
     imports_list: {
         parameters: {
             query?: {
@@ -2299,6 +2597,173 @@ export interface operations {
                 };
             };
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    evaluations_list: {
+        parameters: {
+            query?: {
+                /** @description Number of results to return per page. */
+                limit?: number;
+                /** @description The initial index from which to return the results. */
+                offset?: number;
+            };
+            header?: never;
+            path: {
+                name: string;
+                number: number;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PaginatedEvaluationList"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    evaluations_create: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                number: number;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["NewEvaluationRequest"];
+            };
+        };
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Evaluation"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    evaluations_retrieve: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                evaluation_id: string;
+                name: string;
+                number: number;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Evaluation"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };
