@@ -9,7 +9,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -35,6 +35,9 @@ class Blobs(Protocol):
 
     def delete(self, digest: str, is_needed: Callable[[], bool]) -> bool:
         """Whether the bytes went. is_needed is asked again once nobody can find them any more."""
+
+    def pages(self, min_age_s: float) -> Iterator[set[str]]:
+        """The digests of all that is kept and older than that, a bounded number at a time."""
 
     def end_deletes(self, max_age_s: float, is_needed: Callable[[str], bool]) -> int:
         """Ends what a killed delete() left, older than that: what is needed comes back, the rest
@@ -84,6 +87,11 @@ class FolderBlobs:
             rename_unless_there(trash, target)
         shutil.rmtree(trash, ignore_errors=True)
         return not target.is_dir()
+
+    def pages(self, min_age_s: float) -> Iterator[set[str]]:
+        for folder in self._root.glob("[0-9a-f]" * 2):
+            found = {path.name for path in folder.iterdir() if _is_older(path, min_age_s)}
+            yield {name for name in found if _DIGEST.fullmatch(name)}
 
     def end_deletes(self, max_age_s: float, is_needed: Callable[[str], bool]) -> int:
         num_ended = 0

@@ -10,7 +10,7 @@ boto3 looks for them.
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,17 @@ class S3Blobs:
             raise BlobError(f"the bucket did not let go of {digest}: {error}") from error
         return self._cache.delete(digest, is_needed) or bool(held)
 
+    def pages(self, min_age_s: float) -> Iterator[set[str]]:
+        """A digest whose files are in two pages is named twice: whoever deletes it asks anyway."""
+        try:
+            for page in self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._prefix
+            ):
+                found = (self._read_key(one["Key"]) for one in _older(page, min_age_s))
+                yield {digest for digest in found if digest}
+        except (BotoCoreError, ClientError) as error:
+            raise BlobError(f"the bucket cannot be listed: {error}") from error
+
     def end_deletes(self, max_age_s: float, is_needed: Callable[[str], bool]) -> int:
         try:
             left = self._left(max_age_s)
@@ -120,10 +131,9 @@ class S3Blobs:
         found: dict[str, list[str]] = {}
         pages = self._client.get_paginator("list_objects_v2")
         for page in pages.paginate(Bucket=self._bucket, Prefix=f"{self._prefix}trash/"):
-            for one in page.get("Contents", ()):
-                if one["LastModified"].timestamp() < time.time() - max_age_s:
-                    digest = one["Key"].rsplit("/", 2)[1].partition(".")[0]
-                    found.setdefault(digest, []).append(one["Key"])
+            for one in _older(page, max_age_s):
+                digest = one["Key"].rsplit("/", 2)[1].partition(".")[0]
+                found.setdefault(digest, []).append(one["Key"])
         return found
 
     def _is_there(self, key: str) -> bool:
@@ -148,3 +158,13 @@ class S3Blobs:
 
     def _key(self, digest: str, name: str) -> str:
         return f"{self._prefix}{digest[:2]}/{digest}/{name}"
+
+    def _read_key(self, key: str) -> str | None:
+        """The digest of a kept file's key; None for what is on its way out, or not ours."""
+        digest, _, name = key.removeprefix(self._prefix)[3:].partition("/")
+        return digest if name in FILES and key == self._key(digest, name) else None
+
+
+def _older(page: dict[str, Any], age_s: float) -> list[dict[str, Any]]:
+    limit = time.time() - age_s
+    return [one for one in page.get("Contents", ()) if one["LastModified"].timestamp() < limit]

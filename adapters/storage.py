@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from django.conf import settings
@@ -32,6 +32,8 @@ PART_FILE = "part"
 ORDER_FILE = "parts.json"
 # No delete takes longer.
 TRASH_MAX_AGE_S = 3600.0
+# Whose row came with it was committed long before.
+SWEEP_MIN_AGE_S = 3600.0
 
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 _PART = re.compile(r"part_[0-9a-f]{32}")
@@ -122,11 +124,16 @@ def publish_blob(token: str, digest: str) -> None:
 
 
 def is_needed(digest: str) -> bool:
-    """Whether a version of any tenant, or a replica that may still read it, needs the bytes."""
+    return bool(needed({digest}))
+
+
+def needed(digests: Set[str]) -> set[str]:
+    """Those whose bytes a version of any tenant, or a replica that may still read them, needs."""
     with unscoped():  # Equal bytes of two tenants share one blob.
-        if AdapterVersion.objects.filter(digest=digest).exists():
-            return True
-    return Placement.objects.filter(digest=digest).exists()
+        versions = AdapterVersion.objects.filter(digest__in=digests)
+        found = set(versions.values_list("digest", flat=True))
+    placed = Placement.objects.filter(digest__in=digests - found)
+    return found | set(placed.values_list("digest", flat=True))
 
 
 def delete_blob_if_unused(digest: str) -> bool:
@@ -148,6 +155,19 @@ def sweep_cache(max_age_s: float) -> int:
         is_old = folder.stat().st_mtime < time.time() - max_age_s
         if folder.name not in placed and is_old:
             num_removed += local.delete(folder.name, lambda: False)
+    return num_removed
+
+
+def sweep_blobs(min_age_s: float) -> int:
+    """Removes bytes that nothing needs: what a kill left between a commit and the delete that
+    follows it. Safe beside uploads of the same bytes, as every delete is. Returns how many.
+    """
+    num_removed = 0
+    try:
+        for page in blobs().pages(min_age_s):
+            num_removed += sum(delete_blob_if_unused(one) for one in page - needed(page))
+    except BlobError as error:
+        log.warning("%s", error)
     return num_removed
 
 

@@ -47,6 +47,13 @@ def sweep_trash() -> None:
     storage.sweep_trash(storage.TRASH_MAX_AGE_S)
 
 
+@shared_task(expires=3500)
+def sweep_blobs() -> None:
+    from adapters import storage
+
+    storage.sweep_blobs(storage.SWEEP_MIN_AGE_S)
+
+
 @shared_task(expires=50)
 def expire_uploads() -> None:
     from adapters import uploads

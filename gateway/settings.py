@@ -166,6 +166,7 @@ CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {
     "reconcile-placement": {"task": "adapters.tasks.reconcile", "schedule": 2.0},
     "requeue-stale-versions": {"task": "adapters.tasks.requeue_stale", "schedule": 10.0},
     "sweep-trash": {"task": "adapters.tasks.sweep_trash", "schedule": 600.0},
+    "sweep-blobs": {"task": "adapters.tasks.sweep_blobs", "schedule": 3600.0},
     "expire-uploads": {"task": "adapters.tasks.expire_uploads", "schedule": 60.0},
     "requeue-stale-imports": {"task": "adapters.tasks.requeue_imports", "schedule": 10.0},
     "dispatch-evaluations": {"task": "adapters.tasks.dispatch_evaluations", "schedule": 2.0},
