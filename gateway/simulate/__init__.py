@@ -1,0 +1,1 @@
+"""Synthetic fleets under the routing code that production runs: `python -m gateway.simulate`."""
