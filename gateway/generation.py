@@ -5,7 +5,6 @@ it.
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
@@ -104,29 +103,31 @@ class Generation:
         self._runtime = runtime
         self._body = admission.upstream_body()
         self._prefix = prefix_key(admission.principal.cache_salt, self._body)
-        self._urls: list[str] = []
         self._replica = ""
         self._opened: asyncio.Future[None] | None = None
         self._is_committed = False
         metrics.OPEN_STREAMS.inc()
 
     async def route(self) -> None:
-        """Choose the replicas to try, best first.
-
-        ApiError 503 when no replica can serve this digest.
-        """
+        """Wait for a replica that can serve this digest; ApiError 503 when none can."""
         deadline = time.monotonic() + MAX_RESIDENCY_WAIT_S
         while not (urls := self._order()):
-            if time.monotonic() > deadline or not self._runtime.replicas.is_any_ready():
+            if time.monotonic() > deadline or not self._runtime.replicas.is_any_taking():
                 raise self._unavailable()
             await self._runtime.replicas.refresh()
-        self._urls = urls[:MAX_ATTEMPTS]
+        self._replica = urls[0]
 
     def _order(self) -> list[str]:
         return self._runtime.replicas.order(self.admission.resolved.digest, self._prefix)
 
+    def _next(self, tried: list[str]) -> str | None:
+        """The best replica not tried yet, by what is known now."""
+        if len(tried) == MAX_ATTEMPTS:
+            return None
+        return next((url for url in self._order() if url not in tried), None)
+
     def _unavailable(self, is_busy: bool = False) -> ApiError:
-        if not self._runtime.replicas.is_any_ready():
+        if not self._runtime.replicas.is_any_taking():
             return unavailable("no_replica", "No inference replica is ready. Try again shortly.", 2)
         if is_busy or self.admission.resolved.digest is None:
             return unavailable("overloaded", "Every inference replica is busy. Try again shortly.")
@@ -138,7 +139,7 @@ class Generation:
         """Begin to write the usage row; the first chunk waits for it, so the replica's prefill
         hides the write.
         """
-        start = self.admission.usage_start(self._urls[0])
+        start = self.admission.usage_start(self._replica)
         self._opened = self._runtime.writer.submit(lambda: open_usage(start), must_happen=False)
         self._runtime.writer.watch(start.request_id, self._counts)
 
@@ -147,9 +148,10 @@ class Generation:
 
         A replica lost before the first of them is replaced unseen; later it is an error.
         """
-        attempts, is_busy = deque(self._urls), False
-        while attempts:
-            url = attempts.popleft()
+        tried: list[str] = []
+        is_busy = False
+        while (url := self._next(tried)) is not None:
+            tried.append(url)
             try:
                 async with aclosing(self._attempt(url)) as chunks:
                     async for chunk in chunks:
@@ -160,7 +162,7 @@ class Generation:
                 is_busy = is_busy or not isinstance(error, AdapterGone)
                 log.info("%s: %s", self.admission.request_id, error)
             except (ReplicaLost, BrokenStream) as error:
-                self._lost(url, error)
+                self._lost(error)
             except DigestMismatch as error:
                 metrics.MISMATCHES.inc()
                 log.error("%s: %s: %s", self.admission.request_id, url, error)
@@ -168,15 +170,13 @@ class Generation:
             except ApiError as error:
                 if not self._may_shorten(error):
                     raise as_sent(error, self.admission.ask) from error
-                attempts.appendleft(url)
+                tried.pop()
                 continue
             metrics.RETRIES.inc()
         raise self._unavailable(is_busy)
 
-    def _lost(self, url: str, error: Exception) -> None:
+    def _lost(self, error: Exception) -> None:
         log.warning("%s: %s", self.admission.request_id, error)
-        if isinstance(error, ReplicaLost):
-            self._runtime.replicas.mark_down(url)
         if self._is_committed:
             raise replica_failed() from error
 
@@ -213,12 +213,13 @@ class Generation:
                         held.append(chunk)
                     # The role alone is no reason to be bound to this replica.
                     if self.relay.has_token and held:
+                        replicas.answered(url)
                         await self._commit()
                         for one in held:
                             yield one
                         held.clear()
-        if not is_done:
-            raise ReplicaLost(f"{url}: closed its stream before [DONE]")
+            if not is_done:
+                raise ReplicaLost(f"{url}: closed its stream before [DONE]")
         await self._commit()
         for one in held:
             yield one

@@ -63,6 +63,23 @@ REPLICA_LOAD = Gauge(
     ["replica"],
     multiprocess_mode="livemostrecent",
 )
+REPLICA_BREAKER = Gauge(
+    "grafthouse_replica_breaker",
+    "0: closed, 1: half-open, 2: open, no new requests.",
+    ["replica"],
+    multiprocess_mode="livemostrecent",
+)
+REPLICA_DRAINING = Gauge(
+    "grafthouse_replica_draining",
+    "1: by an operator's word it takes nothing new.",
+    ["replica"],
+    multiprocess_mode="livemostrecent",
+)
+LOSSES = Counter(
+    "grafthouse_replica_losses_total",
+    "Requests that a replica did not end: connect, timeout, cut, malformed.",
+    ["replica", "kind"],
+)
 WRITER_QUEUE = Gauge(
     "grafthouse_usage_writer_queue",
     "Usage writes not yet in the database.",
@@ -74,6 +91,7 @@ WRITER_FAILURES = Counter("grafthouse_usage_writer_failures_total", "Batches the
 def observe_replica(snapshot: Snapshot) -> None:
     REPLICA_UP.labels(snapshot.url).set(snapshot.is_ready)
     REPLICA_LOAD.labels(snapshot.url).set(snapshot.load)
+    REPLICA_DRAINING.labels(snapshot.url).set(snapshot.is_draining)
 
 
 def render() -> tuple[str, bytes]:

@@ -1,12 +1,13 @@
 """What each configured replica last said of itself: polled every second, read by the router.
 
-A replica is down after MAX_FAILURES polls in a row, or at once when a request could not reach it;
-up again with its next good answer. Each web process keeps its own table: nothing here is shared or
-stored.
+A replica is down after MAX_FAILURES polls in a row, or at once when it loses a request; up again
+with its next good answer, and takes work again when its breaker lets it. Each web process keeps its
+own table: nothing here is shared or stored.
 """
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,9 +19,12 @@ import aiohttp
 from adapters.dialects import split_url
 from adapters.dialects.dialect import Answer, Dialect, ReplicaError
 from adapters.residency import Residency, read_residency
-from gateway import metrics
-from gateway.router import Snapshot, Wish, current_load, rank
+from gateway import breaker, metrics
+from gateway.breaker import Breaker
+from gateway.openai.relay import BrokenStream
+from gateway.router import Snapshot, Wish, current_load, rank, takers
 from gateway.spreads import Spreads
+from gateway.upstream import ReplicaLost
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +52,15 @@ class Replica:
     num_sent_at_poll: int = 0
     state: dict[str, Any] = field(default_factory=dict)
     residency: Residency = NOTHING
+    breaker: Breaker = field(default_factory=Breaker)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, now_s: float) -> Snapshot:
         return Snapshot(
             url=self.url,
-            is_ready=self.is_ready,
+            is_ready=self.is_ready and breaker.takes_work(self.breaker, now_s),
             digests=self.residency.digests,
             load=current_load(self.residency.load, self.num_sent, self.num_sent_at_poll),
-            max_model_len=int(self.state.get("max_model_len", 0)),
+            max_model_len=max_model_len(self.state),
             on_device=self.residency.on_device,
             num_requests=self.residency.num_requests,
         )
@@ -71,7 +76,8 @@ class ReplicaTable:
         self._refreshed_at = float("-inf")
 
     def snapshots(self) -> list[Snapshot]:
-        return [replica.snapshot() for replica in self._replicas.values()]
+        now_s = time.monotonic()
+        return [replica.snapshot(now_s) for replica in self._replicas.values()]
 
     def order(self, digest: str | None, prefix: str) -> list[str]:
         """The replicas that may serve this request, best first."""
@@ -81,11 +87,17 @@ class ReplicaTable:
         return [one.url for one in rank(Wish(digest, prefix, num_replicas), fleet)]
 
     def is_any_ready(self) -> bool:
+        """Whether one answers its polls; its breaker may still be open."""
         return any(replica.is_ready for replica in self._replicas.values())
+
+    def is_any_taking(self) -> bool:
+        """Whether one takes new work now."""
+        return bool(takers(self.snapshots()))
 
     def max_model_len(self) -> int | None:
         """The longest context that a ready replica has; None while none is ready."""
-        lengths = [one.max_model_len for one in self.snapshots() if one.is_ready]
+        ready = [one.state for one in self._replicas.values() if one.is_ready]
+        lengths = [max_model_len(state) for state in ready]
         return max(lengths, default=None)
 
     def base_name(self, url: str) -> str:
@@ -135,7 +147,7 @@ class ReplicaTable:
             replica.is_ready, replica.num_failures = True, 0
             replica.state, replica.residency = state, residency
             replica.num_sent_at_poll = num_sent
-        metrics.observe_replica(replica.snapshot())
+        observe(replica)
 
     async def _fetch_state(self, replica: Replica) -> dict[str, Any]:
         timeout = aiohttp.ClientTimeout(total=POLL_TIMEOUT_S)
@@ -152,19 +164,53 @@ class ReplicaTable:
             log.warning("replica %s is down: %r", replica.url, error)
             replica.is_ready = False
 
-    def mark_down(self, url: str) -> None:
-        """A request could not reach it: no further ones until a poll succeeds."""
-        replica = self._replicas[url]
-        replica.is_ready, replica.num_failures = False, max(replica.num_failures, MAX_FAILURES)
-        metrics.observe_replica(replica.snapshot())
-
     @contextmanager
     def using(self, url: str, digest: str | None) -> Iterator[None]:
+        """A request to this replica. How it ends is what its breaker learns."""
         replica = self._replicas[url]
         replica.num_sent += 1
         self._spreads.opened(digest)
+        replica.breaker = breaker.sent(replica.breaker, time.monotonic())
         try:
             yield
+        except (ReplicaLost, BrokenStream) as error:
+            lost(replica, "malformed" if isinstance(error, BrokenStream) else error.kind)
+            raise
+        except BaseException:
+            replica.breaker = breaker.left(replica.breaker)
+            raise
+        else:
+            replica.breaker = Breaker()
         finally:
             replica.num_sent -= 1
             self._spreads.closed(digest)
+            observe(replica)
+
+    def answered(self, url: str) -> None:
+        """Its first token came."""
+        replica = self._replicas[url]
+        replica.breaker = breaker.answered(replica.breaker)
+
+
+def lost(replica: Replica, kind: str) -> None:
+    """None for longer if it loses many in a row; no further ones until a poll succeeds, unless what
+    it sent shows that it lives.
+    """
+    metrics.LOSSES.labels(replica.url, kind).inc()
+    was_open = replica.breaker.is_open
+    replica.breaker = breaker.failed(replica.breaker, time.monotonic(), random.random())
+    if replica.breaker.is_open and not was_open:
+        log.warning("replica %s loses its requests: its breaker opens", replica.url)
+    if kind != "malformed":
+        replica.is_ready, replica.num_failures = False, max(replica.num_failures, MAX_FAILURES)
+
+
+def observe(replica: Replica) -> None:
+    now_s = time.monotonic()
+    state = breaker.state(replica.breaker, now_s)
+    metrics.observe_replica(replica.snapshot(now_s))
+    metrics.REPLICA_BREAKER.labels(replica.url).set(state)
+
+
+def max_model_len(state: dict[str, Any]) -> int:
+    return int(state.get("max_model_len", 0))

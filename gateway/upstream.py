@@ -5,7 +5,7 @@ Errors are sorted by what the caller must do about them.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 import orjson
@@ -23,8 +23,15 @@ PATHS: dict[Endpoint, str] = {
 MAX_ERROR_BYTES = 64 * 2**10
 
 
+Loss = Literal["connect", "timeout", "cut"]
+
+
 class ReplicaLost(Exception):
-    """The replica could not be reached, broke off, or fell silent: another one may do it."""
+    """The replica could not be reached, fell silent, or broke off: another one may do it."""
+
+    def __init__(self, message: str, kind: Loss = "cut") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class ReplicaBusy(Exception):
@@ -78,7 +85,14 @@ async def open_stream(
                 await raise_refusal(response, dialect)
             yield read_events(response)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise ReplicaLost(f"{url}: {type(error).__name__}: {error}") from error
+        raise ReplicaLost(f"{url}: {type(error).__name__}: {error}", kind_of(error)) from error
+
+
+def kind_of(error: Exception) -> Loss:
+    # A connection that was not answered in time is both: there is nobody.
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        return "connect"
+    return "timeout" if isinstance(error, TimeoutError) else "cut"
 
 
 async def raise_refusal(response: aiohttp.ClientResponse, dialect: Dialect) -> None:
