@@ -4,7 +4,7 @@ In prefill only SiLU·mul is: it saves writing and reading the widest output. Th
 few; an expand in place is as fast or faster there.
 """
 
-from kernels.lora.table import MAX_DECODE_TOKENS, ExpandBlocks
+from kernels.lora.table import MAX_DECODE_TOKENS, MAX_MIXED_TOKENS, ExpandBlocks
 
 
 def folds_narrow(num_tokens: int) -> bool:
@@ -19,7 +19,7 @@ def silu_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
         return ExpandBlocks(64, 128, num_stages=2)
     if num_tokens <= 64:
         return ExpandBlocks(128, 32, num_stages=2)
-    return ExpandBlocks(64, 64) if num_tokens <= MAX_DECODE_TOKENS else ExpandBlocks(64, 16)
+    return ExpandBlocks(64, 64) if num_tokens <= MAX_MIXED_TOKENS else ExpandBlocks(64, 16)
 
 
 def rope_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:

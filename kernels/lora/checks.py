@@ -5,7 +5,7 @@ import torch
 from kernels.contract import FLOATS, expect, expect_device, expect_dtype, expect_shape
 from kernels.lora.batch import LoraBatch, LoraWeights, sizes_of
 from kernels.lora.shrunk import Shrunk
-from kernels.lora.table import MAX_DECODE_TOKENS
+from kernels.lora.table import MAX_MIXED_TOKENS
 
 
 def serving_dtypes(weights: LoraWeights) -> tuple[torch.dtype, ...]:
@@ -46,7 +46,7 @@ def check_h(h: Shrunk, weights: LoraWeights, batch: LoraBatch) -> None:
         expect_shape("h listed", h.listed, shape)
         expect_dtype("h listed", h.listed, *serving_dtypes(weights))
         expect_device("h listed", h.listed, weights.b.device)
-    is_listed = h.shares.is_cuda and num_tokens <= MAX_DECODE_TOKENS
+    is_listed = h.shares.is_cuda and num_tokens <= MAX_MIXED_TOKENS
     expect((h.listed is not None) == is_listed, "h listed", is_listed, h.listed is not None)
     if h.shares.is_cuda and not is_listed:
         expect(h.shares.shape[0] == 1, "shares of h unlisted", 1, h.shares.shape[0])

@@ -13,7 +13,7 @@ from kernels.lora.shrunk import Shrunk
 from kernels.lora.table import (
     LIST_MARGIN,
     LIST_ROWS,
-    MAX_DECODE_TOKENS,
+    MAX_MIXED_TOKENS,
     WIDE_TOKENS,
     ExpandBlocks,
     ShrinkBlocks,
@@ -36,7 +36,7 @@ def new_shrunk(
     max_rank = batch.page_table.shape[1] * rows_per_page
     shares = x.new_empty((chosen.split, num_tokens, num_slices, max_rank), dtype=dtype)
     # A list in full for each tile of a long prefill would take hundreds of megabytes.
-    if num_tokens > MAX_DECODE_TOKENS:
+    if num_tokens > MAX_MIXED_TOKENS:
         return Shrunk(shares, weights.column)
     sizes = plan.sizes
     shape = (sizes.num_tiles, num_slices, sizes.block_tokens, sizes.max_rows)

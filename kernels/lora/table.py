@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 # Up to here a step is decode-shaped.
 MAX_DECODE_TOKENS = 256
+# Up to here it may be decodes of many adapters with a prompt among them: narrow tiles, in which few
+# adapters meet, and lists of h.
+MAX_MIXED_TOKENS = 1024
 # Tokens in a tile from which they go on the tensor cores' first side, which is 64 long.
 WIDE_TOKENS = 64
 # Rows that a program lists, and how many behind a list's end a reader's block may reach.
@@ -38,7 +41,7 @@ def tokens_per_tile(num_tokens: int) -> int:
     """
     if num_tokens <= 32:
         return 8
-    return 16 if num_tokens <= MAX_DECODE_TOKENS else 64
+    return 16 if num_tokens <= MAX_MIXED_TOKENS else 64
 
 
 def shrinks_first(num_tokens: int, hidden: int, width: int) -> bool:
@@ -47,21 +50,21 @@ def shrinks_first(num_tokens: int, hidden: int, width: int) -> bool:
     After it the matmul has the device first and the shrink fills what is left. But where several
     waves of a short matmul leave nothing, the shrink would only begin when they end.
     """
-    return 64 < num_tokens <= MAX_DECODE_TOKENS and hidden * width <= 2**25
+    return 64 < num_tokens <= MAX_MIXED_TOKENS and hidden * width <= 2**25
 
 
 def shrink_blocks(num_tokens: int, hidden: int, itemsize: int) -> ShrinkBlocks:
     """By shape alone: the mix of adapters is not known to the host.
 
-    Beyond MAX_DECODE_TOKENS in one share: its readers take no sum.
+    Beyond MAX_MIXED_TOKENS in one share: its readers take no sum.
     """
-    is_decode = num_tokens <= MAX_DECODE_TOKENS
+    is_narrow = num_tokens <= MAX_MIXED_TOKENS
     if itemsize == 4:
-        return ShrinkBlocks(32, 32, max(1, min(8, hidden // 256)) if is_decode else 1, 132)
+        return ShrinkBlocks(32, 32, max(1, min(8, hidden // 256)) if is_narrow else 1, 132)
     split = max(1, min(8, hidden // 1024))
     if num_tokens <= 16:
         return ShrinkBlocks(32, 128, max(1, min(16, hidden // 512)), 528)
-    if is_decode:
+    if is_narrow:
         return ShrinkBlocks(64, 128, split, 528, num_stages=3 if num_tokens <= 64 else 4)
     return ShrinkBlocks(16, 128, 1, 264, num_stages=4)
 
@@ -71,4 +74,4 @@ def expand_blocks(num_tokens: int, itemsize: int) -> ExpandBlocks:
         return ExpandBlocks(32, 32)
     if num_tokens <= 16:
         return ExpandBlocks(64, 128, num_stages=2)
-    return ExpandBlocks(64, 64) if num_tokens <= MAX_DECODE_TOKENS else ExpandBlocks(128, 16)
+    return ExpandBlocks(64, 64) if num_tokens <= MAX_MIXED_TOKENS else ExpandBlocks(128, 16)

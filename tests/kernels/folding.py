@@ -9,7 +9,7 @@ import kernels.folded
 from kernels.bench.workloads import Group, Pool, make_pool, slot_ranks, token_slots
 from kernels.lora import Shrunk, kernel
 from kernels.lora.plan import plan_tiles
-from kernels.lora.table import MAX_DECODE_TOKENS
+from kernels.lora.table import MAX_MIXED_TOKENS
 from tests.kernels.conftest import Target
 
 Op = Callable[..., torch.Tensor]
@@ -124,4 +124,4 @@ PREFILL = Form(listed=False, h_shares=1)
 
 def form_of(num_tokens: int) -> Form:
     """What shrink returns on CUDA."""
-    return DECODE if num_tokens <= MAX_DECODE_TOKENS else PREFILL
+    return DECODE if num_tokens <= MAX_MIXED_TOKENS else PREFILL

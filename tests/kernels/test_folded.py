@@ -202,7 +202,7 @@ def test_add_rms_norm_of_odd_sizes(num_tokens: int, hidden: int, target: Target)
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
-@pytest.mark.parametrize("num_tokens", [1, 16, 64, 200, 700])
+@pytest.mark.parametrize("num_tokens", [1, 16, 64, 200, 700, 1100])
 @pytest.mark.parametrize("name", ["none", "uniform", "mixed-ranks"])
 def test_add_rms_norm_of_a_large_model(name: str, num_tokens: int) -> None:
     target = Target("cuda", torch.bfloat16)
@@ -252,15 +252,17 @@ def test_base_outputs_in_shares(target: Target) -> None:
 
 @pytest.mark.parametrize("name", ["uniform", "mixed-ranks"])
 def test_silu_mul_of_a_prefill(name: str, target: Target) -> None:
-    check_silu_mul(triton_op("expand_silu_mul", target), name, 300, 40, target, PREFILL)
+    check_silu_mul(triton_op("expand_silu_mul", target), name, 1100, 40, target, PREFILL)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not HAS_CUDA, reason="needs a CUDA device")
-def test_prefills_take_the_narrow_ones_in_turn() -> None:
-    target = Target("cuda", torch.bfloat16)
-    check_rope(kernels.folded.expand_rope_kv_write, "uniform", 300, 32, False, target, PREFILL)
-    check_norm(kernels.folded.expand_add_rms_norm, "uniform", 300, 256, target, PREFILL)
+@pytest.mark.parametrize("num_tokens", [300, 1100])
+def test_prefills_take_the_narrow_ones_in_turn(num_tokens: int) -> None:
+    target, form = Target("cuda", torch.bfloat16), form_of(num_tokens)
+    rope, norm = kernels.folded.expand_rope_kv_write, kernels.folded.expand_add_rms_norm
+    check_rope(rope, "uniform", num_tokens, 32, False, target, form)
+    check_norm(norm, "uniform", num_tokens, 256, target, form)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

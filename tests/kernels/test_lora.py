@@ -149,7 +149,7 @@ def test_triton_in_other_blocks(first: ShrinkBlocks, second: ExpandBlocks, targe
     assert_close(y, want)
 
 
-@pytest.mark.parametrize("num_tokens", [1, 17, 300])
+@pytest.mark.parametrize("num_tokens", [1, 17, 300, 1100])
 def test_triton_at_other_token_counts(num_tokens: int, target: Target) -> None:
     pool = make_pool(
         (Group(16, (16, 8)),),

@@ -38,7 +38,9 @@ def test_public_calls_on_cuda(workload: str) -> None:
         assert_close(apart, want)
 
 
-@pytest.mark.parametrize(("num_tokens", "num_adapters"), [(1, 1), (64, 16), (256, 64), (700, 4)])
+@pytest.mark.parametrize(
+    ("num_tokens", "num_adapters"), [(1, 1), (64, 16), (256, 64), (320, 64), (700, 4), (1100, 4)]
+)
 def test_at_the_shape_of_an_8b_model(num_tokens: int, num_adapters: int) -> None:
     groups = (Group(4096, (4096, 1024, 1024)), Group(14336, (4096,)))
     slots = token_slots("uniform", num_tokens, num_adapters)

@@ -19,7 +19,7 @@ DEVICES = [
 
 
 @pytest.mark.parametrize("rows_per_page", [1, 4, 8, 16, 32])
-@pytest.mark.parametrize("num_tokens", [21, 300])
+@pytest.mark.parametrize("num_tokens", [21, 300, 1100])
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_slots_rows_begin_where_a_step_of_the_tensor_cores_does(
     num_tokens: int, rows_per_page: int, device: str
@@ -55,7 +55,7 @@ def test_a_slots_rows_begin_where_a_step_of_the_tensor_cores_does(
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_tokens_are_walked_by_slot_as_they_came(device: str) -> None:
-    for num_tokens in (1, 40, 257):
+    for num_tokens in (1, 40, 257, 1025):
         slots = token_slots("uniform", num_tokens, 6)
         pool = make_pool((Group(16, (16,)),), slots, [8] * 6, device=device)
         plan = plan_tiles(pool.batch, 8)
