@@ -68,7 +68,8 @@ class LoraWeights:
 class DenseRows:
     """One group's gathered rank rows, of G adapters, zero beyond an adapter's rank.
 
-    a_rows [G, NS·R, H], scaled, slice-major; b_rows [G, R, N].
+    a_rows [G, H, NS·R], scaled, slice-major, so that one token reads them as they lie: 51 µs where
+    [G, NS·R, H] took 77 (8 adapters, 576 × 48). b_rows [G, R, N].
     """
 
     a_rows: torch.Tensor
@@ -81,6 +82,7 @@ class DenseBatch:
 
     source [places]: the token at each place; tokens [K]: those that have an adapter, places [K]:
     where they are, None for in this order. counts: places of each adapter; is_even: all the same.
+    is_in_order: source is every token of the batch as they come, so nothing has to be placed.
     num_tokens: of the batch, T.
     """
 
@@ -90,6 +92,7 @@ class DenseBatch:
     places: torch.Tensor | None
     counts: tuple[int, ...]
     is_even: bool
+    is_in_order: bool
     num_tokens: int
 
 

@@ -44,7 +44,8 @@ class ActivePages:
             from kernels.lora.plan import plan_tiles
 
             return replace(batch, plan=plan_tiles(batch, rows.shape[2]))
-        missing = set(batch.token_slot.tolist()) - active.keys() - {-1}
+        token_slots = batch.token_slot.tolist()
+        missing = set(token_slots) - active.keys() - {-1}
         expect(not missing, "slots of tokens", f"active ones {sorted(active)}", sorted(missing))
         num_slots = batch.page_table.shape[0]
         is_slot = all(0 <= slot < num_slots for slot in active)
@@ -52,16 +53,19 @@ class ActivePages:
         if not active or any(weights.row_scales is not None for weights in self._weights):
             return batch
         if not self._serves(active):
-            self._gather(batch, active)
-        return replace(batch, dense=_placed(batch.token_slot.tolist(), self._held, self._rows))
+            # In the order of their tokens, who then need not be placed while they keep it.
+            in_order = [slot for slot in dict.fromkeys(token_slots) if slot >= 0]
+            held = {slot: active[slot] for slot in (*in_order, *sorted(active.keys()))}
+            self._gather(batch, held)
+        return replace(batch, dense=_placed(token_slots, self._held, self._rows))
 
     def _serves(self, active: Mapping[int, Hashable]) -> bool:
         if any(self._held.get(slot, _MISSING) != version for slot, version in active.items()):
             return False
         return len(self._held) <= 4 * len(active)
 
-    def _gather(self, batch: LoraBatch, active: Mapping[int, Hashable]) -> None:
-        self._held = {slot: active[slot] for slot in sorted(active)}
+    def _gather(self, batch: LoraBatch, held: dict[int, Hashable]) -> None:
+        self._held = held
         rows_per_page = self._weights[0].a.shape[2]
         found = [readable_rows(batch, slot, rows_per_page)[0] for slot in self._held]
         num_rows = max((int(rows.max()) + 1 for rows in found if rows.numel()), default=1)
@@ -80,20 +84,20 @@ class ActivePages:
 def dense_shrink(x: torch.Tensor, weights: LoraWeights, dense: DenseBatch) -> torch.Tensor:
     """Semantics: h = A x. x [T, H] → [places, NS, R] of x's dtype."""
     a_rows = dense.rows[weights.column].a_rows
-    placed = x.index_select(0, dense.source)
+    placed = x if dense.is_in_order else x.index_select(0, dense.source)
     if dense.is_even:
-        h = torch.bmm(placed.view(len(a_rows), -1, x.shape[1]), a_rows.mT)
+        h = torch.bmm(placed.view(len(a_rows), -1, x.shape[1]), a_rows)
     else:
         parts = torch.split_with_sizes(placed, dense.counts)
-        h = torch.cat([part @ rows.T for part, rows in zip(parts, a_rows, strict=True)])
+        h = torch.cat([part @ rows for part, rows in zip(parts, a_rows, strict=True)])
     num_slices = len(weights.slice_sizes)
-    return h.view(placed.shape[0], num_slices, a_rows.shape[1] // num_slices)
+    return h.view(placed.shape[0], num_slices, a_rows.shape[2] // num_slices)
 
 
 def dense_expand(y: torch.Tensor, h: torch.Tensor, weights: LoraWeights, dense: DenseBatch) -> None:
     """Semantics: y += h B, in place. y [T, N]; h as dense_shrink returns it."""
     b_rows = dense.rows[weights.column].b_rows
-    placed = y.index_select(0, dense.source)
+    placed = y if dense.is_in_order else y.index_select(0, dense.source)
     if dense.is_even:
         num_groups = len(b_rows)
         _add_slices(placed.view(num_groups, -1, y.shape[1]), h, b_rows, weights.slice_sizes)
@@ -106,6 +110,8 @@ def dense_expand(y: torch.Tensor, h: torch.Tensor, weights: LoraWeights, dense: 
         )
         for part, h_part, rows in parts:
             _add_slices(part[None], h_part, rows[None], weights.slice_sizes)
+    if dense.is_in_order:
+        return
     if dense.places is not None:
         placed = placed.index_select(0, dense.places)
     y.index_copy_(0, dense.tokens, placed)
@@ -122,7 +128,11 @@ def _add_slices(
         strict=True,
     )
     for s, (part, rows) in enumerate(columns):
-        part.baddbmm_(h[:, :, s], rows)
+        # Into columns of a wider y, baddbmm_ would be a matmul an adapter.
+        if part.is_contiguous():
+            part.baddbmm_(h[:, :, s], rows)
+        else:
+            part.add_(torch.bmm(h[:, :, s], rows))
 
 
 def _placed(
@@ -149,6 +159,7 @@ def _placed(
         places=None if len(source) == len(tokens) else torch.tensor(places),
         counts=tuple(map(len, filled)),
         is_even=is_even,
+        is_in_order=source == list(range(len(token_slots))),
         num_tokens=len(token_slots),
     )
 
@@ -166,18 +177,18 @@ def _check_groups(weights: Sequence[LoraWeights]) -> None:
 def _gather_rows(
     weights: LoraWeights, pages: torch.Tensor, is_there: torch.Tensor, scales: torch.Tensor
 ) -> DenseRows:
-    """pages [G · pages of the widest]; is_there [G, R]: rows to read. Whole pages copy fastest."""
+    """pages [G · pages of the widest]; is_there [G, R]: rows to read."""
     num_slices, hidden = weights.a.shape[1], weights.a.shape[3]
     num_groups, num_rows = is_there.shape
     a_rows = weights.a.index_select(0, pages).view(num_groups, -1, *weights.a.shape[1:])
-    a_rows = a_rows.transpose(1, 2).reshape(num_groups, num_slices, num_rows, hidden)
+    a_rows = a_rows.permute(0, 4, 2, 1, 3).reshape(num_groups, hidden, num_slices, num_rows)
     b_rows = weights.b.index_select(0, pages).view(num_groups, num_rows, -1)
     scale = scales[:, weights.column : weights.column + num_slices]  # [G, NS]
-    a_rows.mul_(scale[:, :, None, None])
+    a_rows.mul_(scale[:, None, :, None])
     if not bool(is_there.all()):
-        a_rows.masked_fill_(~is_there[:, None, :, None], 0.0)
+        a_rows.masked_fill_(~is_there[:, None, None, :], 0.0)
         b_rows.masked_fill_(~is_there[:, :, None], 0.0)
-    return DenseRows(a_rows.view(num_groups, num_slices * num_rows, hidden), b_rows)
+    return DenseRows(a_rows.view(num_groups, hidden, num_slices * num_rows), b_rows)
 
 
 _MISSING = object()

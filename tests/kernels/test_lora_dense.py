@@ -70,3 +70,20 @@ def test_a_matmul_for_all_or_one_for_each_adapter(slots: list[int], is_even: boo
     assert bound.dense is not None and bound.dense.is_even == is_even
     add_lora(y, x, weights, bound)
     assert_close(y, want)
+
+
+def test_tokens_in_the_order_of_the_rows_are_not_placed() -> None:
+    """Rows are gathered in the order of the tokens that asked for them first; others are placed."""
+    pool = pool_for("distinct", CPU)
+    pages, versions = ActivePages(pool.weights), dict.fromkeys((0, 1, 2), "v")
+    for slots, is_in_order in (([2, 0, 1], True), ([0, 1, 2], False), ([2, -1, 0, 1], False)):
+        batch = dataclasses.replace(pool.batch, token_slot=torch.tensor(slots, dtype=torch.int32))
+        bound = pages.bind(batch, versions)
+        assert bound.dense is not None and bound.dense.is_in_order == is_in_order
+        for weights in pool.weights:
+            x = torch.randn(len(slots), weights.a.shape[3])
+            # A view of some columns: rows are not side by side.
+            y = torch.randn(len(slots), weights.b.shape[2] + 3)[:, 1:-2]
+            want = naive(y, x, weights, batch)
+            add_lora(y, x, weights, bound)
+            assert_close(y, want)
