@@ -82,9 +82,12 @@ class Stack:
         key = create_key(system(tenant.id), "test", list(scopes))
         return Customer(self.web, tenant, key.raw)
 
-    def activate(self, customer: Customer, name: str, number: int = 1) -> str:
+    def activate(
+        self, customer: Customer, name: str, number: int = 1, digest: str | None = None
+    ) -> str:
         """An active version without bytes, which both replicas say they hold: its digest."""
-        digest = sha256(f"{customer.tenant.id}/{name}/{number}".encode()).hexdigest()
+        own = f"{customer.tenant.id}/{name}/{number}".encode()
+        digest = digest or sha256(own).hexdigest()
         with tenant_scope(customer.tenant.id):
             adapter, _ = Adapter.objects.get_or_create(tenant=customer.tenant, name=name)
             old = AdapterVersion.objects.filter(adapter=adapter, state=VersionState.ACTIVE)
