@@ -15,6 +15,7 @@ from aiohttp import web
 
 from inference.adapter_format import digest
 from inference.request import AdapterInfo, EngineState
+from tests.adapters.fake_scores import FakeScores
 from tests.services import free_port
 
 
@@ -33,6 +34,7 @@ class FakeReplica:
     unloads: list[str] = field(default_factory=list)
     load_delay_s: float = 0.0
     max_lora_rank: int = 64
+    scores: FakeScores = field(default_factory=FakeScores)
 
     @property
     def url(self) -> str:
@@ -67,11 +69,17 @@ class FakeReplica:
             return error(404, "model_not_found", "absent")
         return web.json_response({"success": True})
 
+    async def answer(self, request: web.Request) -> web.Response:
+        return await self.scores.answer(request, list(self.adapters))
+
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/state", self.state),
             web.post("/load_lora_adapter", self.load),
             web.post("/unload_lora_adapter", self.unload),
+            web.post("/tokenize", self.scores.tokenize),
+            web.post("/v1/completions", self.answer),
+            web.post("/v1/chat/completions", self.answer),
         ]
 
 

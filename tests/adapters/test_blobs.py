@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from django.utils import timezone
 
 from adapters import storage
 from adapters.blobs import CONFIG_FILE, FILES, WEIGHTS_FILE, BlobError, Blobs, FolderBlobs
@@ -19,7 +21,7 @@ from adapters.validate import validate_version
 from inference import adapter_format
 from tenants.auth import Principal
 from tenants.scope import tenant_scope
-from tests.adapters.conftest import Publish
+from tests.adapters.conftest import Publish, make_ready
 from tests.adapters.fake_replica import FakeReplica, running
 from tests.services import free_port, wait_for_port
 
@@ -206,3 +208,116 @@ def test_a_bucket_that_is_away_is_said_and_tried_again(
         validate_version(alice.tenant_id, late.id)
         late.refresh_from_db()
         assert late.state == "ready"
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def kept(request: pytest.FixtureRequest) -> Callable[[], set[str]]:
+    """The house keeps its bytes in one or the other; what that is now, by digest."""
+    if request.param == "bucket":
+        request.getfixturevalue("in_bucket")
+    return lambda: set().union(*storage.blobs().pages(-60))
+
+
+def test_what_a_killed_delete_left_is_swept(kept: Callable[[], set[str]], scope: Principal) -> None:
+    """Killed between its commit and the hook that removes the bytes: a test's transaction never
+    commits. What a version of anyone or a replica needs stays, and what is young.
+    """
+    gone, placed, needed = (make_ready(scope, "a", seed) for seed in (1, 2, 3))
+    replica = Replica.objects.create(url="http://r")
+    Placement.objects.create(digest=placed.digest, replica=replica, next_attempt_at=timezone.now())
+    for version in (gone, placed):
+        delete_version(scope, version)
+    before = {gone.digest, placed.digest, needed.digest}
+    assert storage.sweep_blobs(3600) == 0 and kept() == before
+    assert storage.sweep_blobs(-60) == 1 and kept() == before - {gone.digest}
+    assert storage.sweep_blobs(-60) == 0
+    # The reconciler saw it unloaded, and was killed before it removed the bytes.
+    Placement.objects.all().delete()
+    assert storage.sweep_blobs(-60) == 1 and kept() == {needed.digest}
+    assert digest_of(storage.local_blob(needed.digest)) == needed.digest
+
+
+def test_a_sweep_that_was_killed_is_ended_by_the_next(
+    kept: Callable[[], set[str]], scope: Principal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it asked, after it asked, and with the bytes already out of sight."""
+    digest = make_ready(scope, "a").digest
+    AdapterVersion.objects.all().delete()
+    real = storage.is_needed
+    for num_questions in (0, 1):
+        with monkeypatch.context() as patch:
+            patch.setattr(storage, "is_needed", killed_after(num_questions, real))
+            with pytest.raises(Killed):
+                storage.sweep_blobs(-60)
+    assert digest not in kept()
+    assert storage.sweep_trash(-60) == 1
+    assert storage.sweep_blobs(-60) == 0
+    # Of a bucket's local copy, which the killed one had not come to.
+    storage.sweep_cache(-60)
+    assert not storage.blob_dir(digest).exists()
+
+
+def killed_after(number: int, call: Callable[[str], bool]) -> Callable[[str], bool]:
+    """The call, so many times."""
+    asked = count()
+
+    def ask(digest: str) -> bool:
+        if next(asked) == number:
+            raise Killed
+        return call(digest)
+
+    return ask
+
+
+@pytest.mark.django_db
+def test_a_sweep_killed_between_two_files_of_a_bucket(
+    in_bucket: Any, scope: Principal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_ready(scope, "a")
+    AdapterVersion.objects.all().delete()
+    real, moved = S3Blobs._move, count()
+
+    def move(self: S3Blobs, key: str, to: str) -> bool:
+        if next(moved):
+            raise Killed
+        return real(self, key, to)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(S3Blobs, "_move", move)
+        with pytest.raises(Killed):
+            storage.sweep_blobs(-60)
+    assert len(keys(in_bucket)) == 2
+    assert (storage.sweep_blobs(-60), storage.sweep_trash(-60)) == (1, 1)
+    assert keys(in_bucket) == []
+
+
+@pytest.mark.parametrize("num_questions", [0, 1])
+def test_an_upload_of_the_same_bytes_beside_a_sweep_keeps_them(
+    kept: Callable[[], set[str]],
+    scope: Principal,
+    monkeypatch: pytest.MonkeyPatch,
+    num_questions: int,
+) -> None:
+    """Its row is there before its bytes move, so whichever comes first, they stay."""
+    digest = make_ready(scope, "a").digest
+    AdapterVersion.objects.all().delete()
+    real, asked = storage.is_needed, count()
+
+    def upload_then_ask(one: str) -> bool:
+        if next(asked) == num_questions:
+            make_ready(scope, "b")
+        return real(one)
+
+    monkeypatch.setattr(storage, "is_needed", upload_then_ask)
+    assert storage.sweep_blobs(-60) == 0
+    assert kept() == {digest}
+    assert storage.sweep_trash(-60) == 0
+    assert digest_of(storage.local_blob(digest)) == digest
+
+
+def test_a_bucket_that_cannot_be_listed_is_said(
+    in_bucket: Any, house: Any, db: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.ADAPTER_S3_BUCKET = "absent"
+    assert storage.sweep_blobs(0) == 0
+    assert "cannot be listed" in caplog.text

@@ -138,8 +138,6 @@ def store_process_id(var_dir: Path) -> int:
 
 
 def start(var_dir: Path) -> subprocess.Popen[bytes]:
-    # The demo's model where a fresh house would put it, without fetching it again.
-    (var_dir / "models").symlink_to(MODEL_DIR.parent)
     names = ("REDIS_URL", "DATABASE_URL", "SECRET_KEY", "MODEL")
     inherited = {key: value for key, value in os.environ.items() if key not in names}
     port = str(free_port())
@@ -163,6 +161,8 @@ def is_up(process: subprocess.Popen[bytes], var_dir: Path) -> dict[str, Any] | N
 
 
 def run_house(var_dir: Path) -> Iterator[House]:
+    # The demo's model where a fresh house would put it, without fetching it again.
+    (var_dir / "models").symlink_to(MODEL_DIR.parent)
     process = start(var_dir)
     try:
         demo = wait_for("the house", lambda: is_up(process, var_dir), START_TIMEOUT_S)

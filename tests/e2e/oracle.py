@@ -19,15 +19,15 @@ class ChatOracle:
         self._tokenizer = AutoTokenizer.from_pretrained(model_dir)
 
     def answers(self, prompts: Sequence[str], adapter: str | None, max_tokens: int) -> list[str]:
-        """adapter: a name, None for the base."""
-        return [self._answer(prompt, adapter, max_tokens) for prompt in prompts]
+        """adapter: a name, None for the base. All in one generate."""
+        eos = [self._tokenizer.eos_token_id]
+        ids = [self._ids(prompt) for prompt in prompts]
+        found = self._oracle.greedy_batch(ids, max_tokens, adapter, eos)
+        return [self._tokenizer.decode(out, skip_special_tokens=True) for out in found]
 
-    def _answer(self, prompt: str, adapter: str | None, max_tokens: int) -> str:
+    def _ids(self, prompt: str) -> list[int]:
         messages = [{"role": "user", "content": prompt}]
-        ids = self._tokenizer.apply_chat_template(
+        ids: list[int] = self._tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, return_dict=True
         )["input_ids"]
-        eos = [self._tokenizer.eos_token_id]
-        out = self._oracle.greedy(ids, max_tokens, adapter, eos)
-        text: str = self._tokenizer.decode(out, skip_special_tokens=True)
-        return text
+        return ids

@@ -23,6 +23,7 @@ from tests.gateway.live import (
     default_database,
     default_store,
     make_database,
+    metric,
     start_web,
     wait_for,
 )
@@ -126,6 +127,10 @@ def stack(running_stack: Stack, django_db_blocker: DjangoDbBlocker) -> Iterator[
     for replica in running_stack.replicas:
         replica.behaviour = Behaviour()
         replica.bodies.clear()
+    web = running_stack.web
+    for replica in running_stack.replicas:
+        up = f'grafthouse_replica_up{{replica="{replica.url}"}}'
+        wait_for("the replicas", lambda up=up: metric(web, up) == 1)  # type: ignore[misc]
     url = running_stack.database_url
     with django_db_blocker.unblock(), default_database(url), default_store():
         yield running_stack

@@ -27,6 +27,8 @@ class Behaviour:
     refuses_limits: bool = False
     die_after: int | None = None
     error_after: int | None = None
+    # Its frames are no JSON.
+    is_malformed: bool = False
     fingerprint: str | None = None
     token_interval_s: float = 0.0
     silent_s: float = 0.0
@@ -136,6 +138,9 @@ class FakeReplica:
         fingerprint = behaviour.fingerprint or digest
         await asyncio.sleep(behaviour.silent_s)
         num_choices = body.get("n", 1)
+        if behaviour.is_malformed:
+            yield "{"
+            return
         if is_chat:
             for index in range(num_choices):
                 delta = {"role": "assistant", "content": ""}

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import dj_database_url
 import openai
 import psycopg
+import requests
 from django.conf import settings
 from django.db import connections
 from django.test import override_settings
@@ -89,6 +90,13 @@ def default_store() -> Iterator[None]:
     with override_settings(REDIS_URL=url, CHANNEL_LAYERS=layers):
         yield
     store.cache_clear()
+
+
+def metric(web: "Web", name: str) -> float:
+    """The series, by its name and labels as the exposition writes them."""
+    text = requests.get(f"{web.url}/metrics", timeout=30).text
+    found = [line.split()[-1] for line in text.splitlines() if line.startswith(f"{name} ")]
+    return float(found[0])
 
 
 @dataclass

@@ -13,7 +13,7 @@ import requests
 
 from tests.gateway.conftest import Customer, Stack
 from tests.gateway.fake_replica import CACHED_TOKENS, PROMPT_TOKENS, Behaviour, FakeReplica
-from tests.gateway.live import BASE_MODEL, wait_for
+from tests.gateway.live import BASE_MODEL, metric, wait_for
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 BODY = {"model": "support-bot", "messages": MESSAGES}
@@ -24,12 +24,6 @@ def stream(customer: Customer) -> Iterator[str]:
     chunks = customer.client().chat.completions.create(**BODY, stream=True)  # type: ignore[call-overload]
     for chunk in chunks:
         yield chunk.choices[0].delta.content or ""
-
-
-def metric(stack: Stack, name: str) -> float:
-    text = requests.get(f"{stack.web.url}/metrics", timeout=30).text
-    found = [line.split()[-1] for line in text.splitlines() if line.startswith(f"{name} ")]
-    return float(found[0])
 
 
 def behave(stack: Stack, **fields: object) -> None:
@@ -78,9 +72,9 @@ def test_a_replica_lost_before_its_first_token_is_replaced_unseen(
 ) -> None:
     _, first = other_and_first(stack, acme)
     first.behaviour = Behaviour(die_after=0, token_interval_s=0.05)
-    retries = metric(stack, "grafthouse_upstream_retries_total")
+    retries = metric(stack.web, "grafthouse_upstream_retries_total")
     assert "".join(stream(acme)) == "Hello world! ✓"
-    assert metric(stack, "grafthouse_upstream_retries_total") == retries + 1
+    assert metric(stack.web, "grafthouse_upstream_retries_total") == retries + 1
     # One row for each request, and the failed attempt is not in it.
     row = acme.usage(2)[-1]
     assert (row.status, row.prompt_tokens, row.completion_tokens) == ("finished", PROMPT_TOKENS, 5)
@@ -95,11 +89,8 @@ def test_a_replica_that_is_gone_is_replaced_and_comes_back(stack: Stack, acme: C
     finally:
         first.start()
 
-    def is_back() -> bool:
-        text = requests.get(f"{stack.web.url}/metrics", timeout=30).text
-        return f'grafthouse_replica_up{{replica="{first.url}"}} 1.0' in text
-
-    wait_for("the replica", is_back, timeout_s=10)
+    up = f'grafthouse_replica_up{{replica="{first.url}"}}'
+    wait_for("the replica", lambda: metric(stack.web, up) == 1, timeout_s=10)
     first.bodies.clear()
     assert "".join(stream(acme)) == "Hello world! ✓"
     assert len(first.bodies) == 1
@@ -133,7 +124,7 @@ def test_an_adapter_that_just_left_its_replica(stack: Stack, acme: Customer) -> 
 
 
 def test_another_version_is_never_relayed(stack: Stack, acme: Customer) -> None:
-    mismatches = metric(stack, "grafthouse_digest_mismatches_total")
+    mismatches = metric(stack.web, "grafthouse_digest_mismatches_total")
     for fingerprint in ("e" * 64, "base"):
         behave(stack, fingerprint=fingerprint)
         for is_stream in (False, True):
@@ -146,7 +137,7 @@ def test_another_version_is_never_relayed(stack: Stack, acme: Customer) -> None:
             assert answer.status_code == 500
             assert answer.json()["error"]["code"] == "internal_error"
             assert "Hello" not in answer.text
-    assert metric(stack, "grafthouse_digest_mismatches_total") == mismatches + 4
+    assert metric(stack.web, "grafthouse_digest_mismatches_total") == mismatches + 4
     assert {(row.status, row.cost) for row in acme.usage(4)} == {("failed", Decimal(0))}
 
 
@@ -242,7 +233,7 @@ def test_many_that_leave_at_once(stack: Stack, acme: Customer) -> None:
     wait_for("the aborts", lambda: not num_running(stack))
     rows = acme.usage(15)
     assert [row.status for row in rows] == ["cancelled"] * 15
-    assert metric(stack, "grafthouse_open_streams") == 0
+    assert metric(stack.web, "grafthouse_open_streams") == 0
 
 
 def test_frames_come_as_they_are_made(stack: Stack, acme: Customer) -> None:

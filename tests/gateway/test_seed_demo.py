@@ -1,6 +1,6 @@
 """seed_demo without its adapters (the base model here is none of theirs): what it makes and keeps.
 
-Adapters are seeded in tests/demo/test_house.py, where a worker and a replica run.
+Adapters are seeded in tests/e2e, where a worker and a replica run.
 """
 
 import json

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grafthouse import cli, screen, upload
+from grafthouse import cli, parts, screen, upload
 from grafthouse.failure import Failure
 
 
@@ -40,7 +40,7 @@ def test_every_byte_is_counted_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x" * 100_000)
     moved: list[int] = []
     with (tmp_path / "file").open("rb") as file:
-        counted = upload.Counted(file, moved.append)
+        counted = parts.Counted(file, moved.append)
         assert io.BufferedReader(counted).raw is counted
         while counted.read(65_536):
             pass

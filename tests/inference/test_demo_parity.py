@@ -1,10 +1,8 @@
 """The real demo: 64 tokens on 8 prompts, base and each adapter, equal to transformers + PEFT."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from tokenizers import Tokenizer
 
 from demo.base_model import ensure
@@ -34,18 +32,9 @@ def chat(question: str) -> str:
     return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 
 
-@pytest.fixture
-def _both_cores() -> Iterator[None]:
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(num_threads)
-
-
 @pytest.mark.demo
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.usefixtures("_both_cores")
 def test_every_answer_is_pefts() -> None:
     """One mixed batch over base and adapters, each adapter alone, and a request quite alone."""
     base = ensure(ROOT / "var" / "models" / "smollm2-135m-instruct")

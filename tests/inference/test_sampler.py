@@ -39,6 +39,13 @@ def draw(logits: torch.Tensor, one: Sequence, times: int = 1) -> list[int]:
     return [token for token in found if token is not None]
 
 
+def draw_together(logits: torch.Tensor, num: int, **params: Any) -> list[int | None]:
+    """num tokens by a hundred sequences side by side, each of a seed of its own."""
+    rows = [sequence(seed=seed, **params) for seed in range(100)]
+    every = logits.expand(len(rows), -1)
+    return [one.token_id for _ in range(num // len(rows)) for one in sample(every, rows)]
+
+
 def add(one: Sequence, token_id: int) -> None:
     one.expect(0)
     one.take(token_id)
@@ -71,7 +78,7 @@ def test_greedy_is_argmax() -> None:
 )
 def test_distribution(params: dict[str, Any], expected: dict[int, float]) -> None:
     num = 3000
-    counts = Counter(draw(peaked(), sequence(**params), num))
+    counts = Counter(draw_together(peaked(), num, **params))
     assert set(counts) == set(expected)
     for token, share in expected.items():
         assert counts[token] / num == pytest.approx(share, abs=0.04)
@@ -82,7 +89,7 @@ def test_distribution(params: dict[str, Any], expected: dict[int, float]) -> Non
 )
 def test_wide_filters_see_the_whole_vocabulary(params: dict[str, Any]) -> None:
     """A flat distribution: what is kept does not fit among the likeliest candidates."""
-    tokens = draw(torch.zeros(VOCAB), sequence(**params), 2000)
+    tokens = draw_together(torch.zeros(VOCAB), 2000, **params)
     assert len(set(tokens)) > 700
 
 
