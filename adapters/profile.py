@@ -12,8 +12,8 @@ from django.db import transaction
 from rest_framework.request import Request
 
 from adapters.models import Adapter, AdapterVersion
-from adapters.transition import label, publish_version
-from tenants import audit
+from adapters.transition import label
+from tenants import audit, events
 from tenants.auth import Principal
 from tenants.errors import ApiError
 
@@ -165,7 +165,8 @@ def set_profile(
             values or None,
             request,
         )
-        publish_version(version, held.state)
+        told = {"adapter": version.adapter.name, "number": version.number}
+        events.publish(version.tenant_id, "profile.changed", told)
     version.profile = values
 
 

@@ -16,8 +16,9 @@ from tenants.api.errors import errors
 from tenants.models import KeyScope
 
 
+# What the schema shows; the rules are adapters.profile's.
 class ProfileSerializer(serializers.Serializer[Any]):
-    """For the schema: adapters.profile holds the rules. null, or left out, is "not set"."""
+    """null, or left out, is "not set"."""
 
     system_prompt = serializers.CharField(
         required=False,

@@ -87,11 +87,11 @@ def test_a_change_is_an_audit_row_and_an_event(
         ("support-bot@1", PROFILE, {"seed": 7}),
         ("support-bot@1", {"seed": 7}, None),
     ]
-    data = {"adapter": "support-bot", "number": 1, "state": "active"}
+    data = {"adapter": "support-bot", "number": 1}
     assert {(one.event, one.data) for one in told} == {
-        ("version.changed", json.dumps(data, sort_keys=True))
+        ("profile.changed", json.dumps(data, sort_keys=True))
     }
-    assert "version.changed" not in events.NOT_INVALIDATING
+    assert "profile.changed" not in events.NOT_INVALIDATING
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,22 @@
 import { CopyButton } from "./copy-button";
 import classes from "./code-block.module.css";
 
-export function CodeBlock({ code, label }: { code: string; label: string }) {
+interface CodeBlockProps {
+  code: string;
+  label: string;
+  /** Prose: long lines break. */
+  isWrapped?: boolean;
+}
+
+export function CodeBlock({ code, label, isWrapped = false }: CodeBlockProps) {
   return (
     <div className={classes.block}>
-      <pre className={classes.code} tabIndex={0} aria-label={label}>
+      <pre
+        className={classes.code}
+        data-wrapped={isWrapped || undefined}
+        tabIndex={0}
+        aria-label={label}
+      >
         <code>{code}</code>
       </pre>
       <div className={classes.copy}>

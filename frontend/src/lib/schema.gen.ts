@@ -1092,7 +1092,7 @@ export interface components {
             expected: string;
             found: string;
         };
-        /** @description For the schema: adapters.profile holds the rules. null, or left out, is "not set". */
+        /** @description null, or left out, is "not set". */
         Profile: {
             /** @description Sent first when the request's messages have no system message. */
             system_prompt?: string | null;
@@ -1114,7 +1114,7 @@ export interface components {
             presence_penalty?: number | null;
             seed?: number | null;
         };
-        /** @description For the schema: adapters.profile holds the rules. null, or left out, is "not set". */
+        /** @description null, or left out, is "not set". */
         ProfileRequest: {
             /** @description Sent first when the request's messages have no system message. */
             system_prompt?: string | null;

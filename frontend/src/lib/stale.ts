@@ -25,6 +25,13 @@ const RULES: Record<string, Rule> = {
     ],
     delayMs: SOON_MS,
   },
+  profile: {
+    keys: (t) => [
+      [t, "adapters"],
+      [t, "audit"],
+    ],
+    delayMs: SOON_MS,
+  },
   import: { keys: (t) => [[t, "audit"]], delayMs: SOON_MS },
   key: {
     keys: (t) => [

@@ -1,5 +1,6 @@
 import type {
   Adapter,
+  Alias,
   Key,
   Problem,
   Session,
@@ -45,6 +46,17 @@ export function aVersion(change: Partial<Version> = {}): Version {
     activated_at: null,
     is_served: false,
     error: null,
+    ...change,
+  };
+}
+
+export function anAlias(change: Partial<Alias> = {}): Alias {
+  return {
+    name: "prod",
+    adapter: "support-bot",
+    version: null,
+    created_by: "alice",
+    created_at: NOW,
     ...change,
   };
 }

@@ -28,10 +28,12 @@ export const greetEvents = eventSocket.addEventListener("connection", ({ client 
   client.addEventListener("message", () => client.send(JSON.stringify({ type: "ready" })));
 });
 
-/** Signed in as Alice, owner of acme. A test adds what its page asks for. */
+/** Signed in as Alice, owner of acme, nothing set up. A test adds what its page asks for. */
 export const server = setupServer(
   http.get(SESSION_URL, () => HttpResponse.json(SESSION)),
   http.get(`${ORIGIN}/api/tenants/`, () => page([{ slug: "acme", name: "Acme", plan: "Team" }])),
   http.get(at(""), () => HttpResponse.json(TENANT)),
+  http.get(at("adapters/:name/versions/:number/profile/"), () => HttpResponse.json({})),
+  http.get(at("aliases/"), () => page([])),
   greetEvents,
 );

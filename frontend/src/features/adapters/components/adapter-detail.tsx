@@ -7,6 +7,8 @@ import { LinkButton } from "@/components/link";
 import { TableSkeleton } from "@/components/table-card";
 import { usePermissions } from "@/lib/tenant";
 import { versionsQuery } from "../api/list-versions";
+import { AliasesCard } from "./aliases-card";
+import { ProfileCard } from "./profile-card";
 import { UseIt } from "./use-it";
 import { VersionPanel } from "./version-panel";
 import { VersionsTable } from "./versions-table";
@@ -37,14 +39,20 @@ export function AdapterDetail({ tenant, name, selected, onSelect }: AdapterDetai
         onSelect={onSelect}
       />
       <Grid gap="md">
-        <Grid.Col span={{ base: 12, lg: isServed ? 7 : 12 }}>
-          <VersionPanel version={shown} />
+        <Grid.Col span={{ base: 12, lg: 7 }}>
+          <Stack gap="md">
+            <VersionPanel version={shown} />
+            {shown.state !== "rejected" && (
+              <ProfileCard tenant={tenant} name={name} number={shown.number} />
+            )}
+          </Stack>
         </Grid.Col>
-        {isServed && (
-          <Grid.Col span={{ base: 12, lg: 5 }}>
-            <UseIt tenant={tenant} model={name} />
-          </Grid.Col>
-        )}
+        <Grid.Col span={{ base: 12, lg: 5 }}>
+          <Stack gap="md">
+            {isServed && <UseIt tenant={tenant} model={name} />}
+            <AliasesCard tenant={tenant} name={name} versions={versions} />
+          </Stack>
+        </Grid.Col>
       </Grid>
     </Stack>
   );

@@ -36,7 +36,7 @@ export function SamplingFields({ sampling, onChange }: SamplingFieldsProps) {
         />
         <Textarea
           label="System prompt"
-          description="Sent first to both; most adapters want none"
+          description="Sent first to both; empty leaves a version’s own"
           flex={1}
           miw={220}
           autosize
