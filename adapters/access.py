@@ -68,7 +68,7 @@ def resolve(tenant_id: int, model: str) -> Resolved:
     with tenant_scope(tenant_id):
         version, is_by_name = _find(model)
         if version is None:
-            raise model_not_found(model)
+            raise _retired(model) or model_not_found(model)
         if not is_served(version):
             raise _not_served(version)
         found = _resolved(version, model)
@@ -139,7 +139,8 @@ def served_ids(adapter_id: int) -> set[int]:
     pinned = own_aliases().filter(adapter_id=adapter_id, version__isnull=False)
     canaries = _running_canaries(adapter_id).values("version_id")
     is_served = Q(id__in=retained) | Q(id__in=pinned.values("version_id")) | Q(id__in=canaries)
-    return set(rows.filter(is_served).values_list("id", flat=True))
+    served = rows.filter(is_served).exclude(state=VersionState.RETIRED)
+    return set(served.values_list("id", flat=True))
 
 
 def model_not_found(model: str) -> ApiError:
@@ -147,7 +148,27 @@ def model_not_found(model: str) -> ApiError:
     return ApiError("model_not_found", 404, message, param="model")
 
 
+def _retired(model: str) -> ApiError | None:
+    """For the name or an alias of an adapter whose versions were all retired."""
+    if not re.match(NAME_PATTERN, model):
+        return None
+    adapter = Adapter.objects.filter(names__name=model, retired_at__isnull=False).first()
+    if adapter is None:
+        return None
+    message = (
+        f"The model `{model}` was retired on {adapter.retired_at:%Y-%m-%d}: none of its versions "
+        "is served. Activate one to use it again."
+    )
+    return ApiError("model_not_found", 404, message, param="model")
+
+
 def _not_served(version: AdapterVersion) -> ApiError:
+    if version.state == VersionState.RETIRED:
+        message = (
+            f"Version {version.number} of `{version.adapter.name}` was retired and is not served. "
+            "Activate it to use it again."
+        )
+        return ApiError("model_not_found", 404, message, param="model")
     message = (
         f"Version {version.number} of `{version.adapter.name}` is not served ({version.state}): "
         f"only the active version, the {NUM_RETAINED_VERSIONS} before it, a running canary and "

@@ -16,6 +16,8 @@ from adapters.transition import label, move, publish_adapter
 from tenants.auth import Principal
 from tenants.errors import ApiError
 
+_ACTIVATABLE = (VersionState.READY, VersionState.FAILED, VersionState.RETIRED)
+
 
 class _Lost(Exception):
     """Someone else moved the version first: nothing of this transaction stands."""
@@ -24,14 +26,15 @@ class _Lost(Exception):
 def begin_activation(
     principal: Principal, version: AdapterVersion, request: Request | None = None
 ) -> AdapterVersion:
-    """Phase one. Rolling back is activating an older version; active already is no error.
+    """Phase one. Rolling back is activating an older version, also a retired one; active already is
+    no error.
 
     Raises ApiError 409 for a version that is not published.
     """
     if version.state in (VersionState.ACTIVE, VersionState.ACTIVATING):
         return version
     is_published = bool(version.digest) and not version.quarantine
-    if not is_published or version.state not in (VersionState.READY, VersionState.FAILED):
+    if not is_published or version.state not in _ACTIVATABLE:
         message = f"{label(version)} is {version.state}; only a ready version can be activated."
         raise ApiError("not_activatable", 409, message)
     with transaction.atomic():
@@ -69,8 +72,8 @@ def finish_activation(version: AdapterVersion) -> bool:
             )
             if not is_ours:
                 raise _Lost
-            adapter.active_version = version
-            adapter.save(update_fields=["active_version", "updated_at"])
+            adapter.active_version, adapter.retired_at = version, None
+            adapter.save(update_fields=["active_version", "retired_at", "updated_at"])
             end_canary(adapter, version)
             publish_adapter(adapter)
     except _Lost:

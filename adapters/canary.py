@@ -147,7 +147,7 @@ def fail_canary_of(version: AdapterVersion, reason: str) -> None:
 def refuse_canary(version: AdapterVersion) -> None:
     """Raises ApiError 409 while it is one. Call while its row is held."""
     if Canary.objects.filter(version_id=version.id).exists():
-        message = f"{label(version)} is a canary: stop it before deleting it."
+        message = f"{label(version)} is a canary: stop that first."
         raise ApiError("version_in_use", 409, message)
 
 

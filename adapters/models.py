@@ -54,6 +54,8 @@ class Adapter(ScopedModel):
     active_version = models.ForeignKey(
         "AdapterVersion", null=True, on_delete=models.SET_NULL, related_name="+"
     )
+    # Since when no version is to serve; until one is activated again.
+    retired_at = models.DateTimeField(null=True)
     # Numbers are never given twice, also after a version was deleted.
     last_number = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -85,9 +87,10 @@ class VersionState(models.TextChoices):
     ACTIVATING = "activating"
     ACTIVE = "active"
     FAILED = "failed"
+    RETIRED = "retired"
 
 
-# Whose bytes lie in the store.
+# Whose bytes lie in the store, to be served.
 PUBLISHED_STATES = (VersionState.READY, VersionState.ACTIVATING, VersionState.ACTIVE)
 
 
@@ -132,7 +135,7 @@ class AdapterVersion(ScopedModel):
                 condition=Q(state__in=VersionState.values), name="version_state_known"
             ),
             models.CheckConstraint(
-                condition=~Q(state__in=PUBLISHED_STATES) | ~Q(digest=""),
+                condition=~Q(state__in=[*PUBLISHED_STATES, VersionState.RETIRED]) | ~Q(digest=""),
                 name="version_published_has_digest",
             ),
             models.UniqueConstraint(

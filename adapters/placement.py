@@ -75,7 +75,9 @@ def needed_digests() -> set[str]:
     with unscoped():  # Placement is of all tenants together.
         rows = AdapterVersion.objects.filter(tenant__is_active=True)
         is_current = Q(state__in=[VersionState.ACTIVE, VersionState.ACTIVATING])
-        current = rows.filter(is_current | Q(aliases__isnull=False))
+        current = rows.exclude(state=VersionState.RETIRED).filter(
+            is_current | Q(aliases__isnull=False)
+        )
         digests = set(current.values_list("digest", flat=True))
         canaries = Canary.objects.filter(tenant__is_active=True).exclude(state=CanaryState.FAILED)
         digests |= set(canaries.values_list("version__digest", flat=True))

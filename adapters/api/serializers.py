@@ -34,6 +34,9 @@ class AdapterSerializer(serializers.ModelSerializer[Adapter]):
     active_version = VersionRefSerializer(allow_null=True, read_only=True)
     canary = CanaryRefSerializer(allow_null=True, read_only=True)
     num_versions = serializers.IntegerField(read_only=True)
+    retired_at = serializers.DateTimeField(
+        allow_null=True, read_only=True, help_text="Until a version is activated again."
+    )
 
     class Meta:
         model = Adapter
@@ -43,6 +46,7 @@ class AdapterSerializer(serializers.ModelSerializer[Adapter]):
             "active_version",
             "canary",
             "num_versions",
+            "retired_at",
             "created_at",
             "updated_at",
         ]

@@ -21,6 +21,7 @@ from adapters.api.serializers import (
 )
 from adapters.api.uploads import QuarantineHandler, require_complete
 from adapters.models import Adapter, AdapterVersion
+from adapters.retire import retire_adapter, retire_version
 from tenants.api.base import TenantView
 from tenants.api.errors import errors
 from tenants.models import KeyScope, Tenant
@@ -155,6 +156,37 @@ class ActivateView(TenantView):
     def post(self, request: Request, tenant: str, name: str, number: int) -> Response:
         version = access_version(self.principal, name, number)
         return version_answer(begin_activation(self.principal, version, request), 202)
+
+
+class RetireView(TenantView):
+    scope = KeyScope.ADAPTERS
+
+    @extend_schema(
+        operation_id="versions_retire",
+        request=None,
+        responses={200: VersionSerializer, **errors(401, 403, 404, 409)},
+        description="Served no more; its bytes stay until it is deleted, and activating it brings "
+        "it back. Not while it is active, activating, a canary, or an alias is pinned to it.",
+    )
+    def post(self, request: Request, tenant: str, name: str, number: int) -> Response:
+        version = access_version(self.principal, name, number)
+        return version_answer(retire_version(self.principal, version, request))
+
+
+class AdapterRetireView(TenantView):
+    scope = KeyScope.ADAPTERS
+
+    @extend_schema(
+        operation_id="adapters_retire",
+        request=None,
+        responses={200: AdapterSerializer, **errors(401, 403, 404, 409)},
+        description="With all its versions, an active one too: requests by its name get a 404 that "
+        "says so. Activating a version brings the adapter back.",
+    )
+    def post(self, request: Request, tenant: str, name: str) -> Response:
+        retire_adapter(self.principal, access_adapter(self.principal, name), request)
+        row = with_counts(own_adapters(self.principal)).get(name=name)
+        return Response(AdapterSerializer(row).data)
 
 
 class RetryView(TenantView):

@@ -236,7 +236,7 @@ def test_its_bytes_stay_while_it_runs(
     scope: Principal, pair: tuple[AdapterVersion, AdapterVersion]
 ) -> None:
     set_canary(scope, pair[1], 10)
-    with pytest.raises(ApiError, match="stop it before deleting"):
+    with pytest.raises(ApiError, match="stop that first"):
         delete_version(scope, pair[1])
     delete_adapter(scope, access_adapter(scope, "a"))
     assert not Canary.objects.exists()

@@ -11,10 +11,14 @@ import openai
 import pytest
 import requests
 
+from adapters.models import Adapter, ModelName
+from adapters.retire import retire_adapter
 from gateway.settings import MAX_BODY_BYTES
+from tenants.audit import system
+from tenants.scope import tenant_scope
 from tests.gateway.conftest import Customer, Stack
 from tests.gateway.fake_replica import Behaviour
-from tests.gateway.live import BASE_MODEL
+from tests.gateway.live import BASE_MODEL, wait_for
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 BODY = {"model": BASE_MODEL, "messages": MESSAGES}
@@ -34,6 +38,26 @@ def check_shape(answer: requests.Response, status: int, code: str) -> dict[str, 
     assert list(error) == ["message", "type", "param", "code"]
     assert error["code"] == code
     return error
+
+
+def test_a_retired_adapter_says_so(stack: Stack, acme: Customer) -> None:
+    stack.activate(acme, "support-bot", 2)
+    acme.client().chat.completions.create(model="support-bot", messages=MESSAGES)  # type: ignore[arg-type]
+    with tenant_scope(acme.tenant.id):
+        adapter = Adapter.objects.get(name="support-bot")
+        # As tenants make them; the stack makes its adapters without.
+        ModelName.objects.get_or_create(tenant=acme.tenant, adapter=adapter, name=adapter.name)
+        retire_adapter(system(acme.tenant.id), adapter)
+
+    def message(model: str) -> str:
+        answer = post(acme, json=BODY | {"model": model})
+        return str(answer.json()["error"]["message"]) if answer.status_code == 404 else ""
+
+    wait_for("the push", lambda: message("support-bot"), timeout_s=1.0)
+    assert "was retired on" in message("support-bot")
+    assert "was retired and is not served" in message("support-bot@2")
+    check_shape(post(acme, json=BODY | {"model": "support-bot"}), 404, "model_not_found")
+    assert "support-bot" not in [one.id for one in acme.client().models.list()]
 
 
 @pytest.mark.case("C85")

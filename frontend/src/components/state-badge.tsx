@@ -15,6 +15,7 @@ const LOOKS: Record<VersionState, Look> = {
   activating: { label: "Activating", color: "yellow", isWorking: true },
   active: { label: "Active", color: "graft" },
   failed: { label: "Failed", color: "red" },
+  retired: { label: "Retired", color: "gray" },
 };
 
 export function isWorking(state: VersionState): boolean {

@@ -184,6 +184,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/tenants/{tenant}/adapters/{name}/retire/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description With all its versions, an active one too: requests by its name get a 404 that says so. Activating a version brings the adapter back. */
+        post: operations["adapters_retire"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/tenants/{tenant}/adapters/{name}/versions/": {
         parameters: {
             query?: never;
@@ -282,6 +299,23 @@ export interface paths {
         put: operations["profile_update"];
         post?: never;
         delete: operations["profile_destroy"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/tenants/{tenant}/adapters/{name}/versions/{number}/retire/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description Served no more; its bytes stay until it is deleted, and activating it brings it back. Not while it is active, activating, a canary, or an alias is pinned to it. */
+        post: operations["versions_retire"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -535,6 +569,11 @@ export interface components {
             readonly active_version: components["schemas"]["VersionRef"] | null;
             readonly canary: components["schemas"]["CanaryRef"] | null;
             readonly num_versions: number;
+            /**
+             * Format: date-time
+             * @description Until a version is activated again.
+             */
+            readonly retired_at: string | null;
             /** Format: date-time */
             readonly created_at: string;
             /** Format: date-time */
@@ -1395,9 +1434,10 @@ export interface components {
          *     * `activating` - Activating
          *     * `active` - Active
          *     * `failed` - Failed
+         *     * `retired` - Retired
          * @enum {string}
          */
-        VersionStateEnum: "uploaded" | "validating" | "rejected" | "ready" | "activating" | "active" | "failed";
+        VersionStateEnum: "uploaded" | "validating" | "rejected" | "ready" | "activating" | "active" | "failed" | "retired";
         /**
          * @description * `queued` - Queued
          *     * `running` - Running
@@ -2317,6 +2357,60 @@ export interface operations {
             };
         };
     };
+    adapters_retire: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Adapter"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
     versions_list: {
         parameters: {
             query?: {
@@ -2916,6 +3010,61 @@ export interface operations {
                 };
             };
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    versions_retire: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                number: number;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Version"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

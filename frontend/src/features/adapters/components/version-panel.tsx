@@ -13,6 +13,7 @@ const EXPLAINED: Record<VersionState, string> = {
     "Its replicas are loading it. The former version serves until they report its digest.",
   active: "Serving all requests for this adapter.",
   failed: "Something on our side went wrong, not in your files. Retry it.",
+  retired: "Not served any more; its bytes are kept. Activating it brings it back.",
 };
 
 const WORKING: ReadonlySet<VersionState> = new Set(["uploaded", "validating", "activating"]);
