@@ -65,9 +65,7 @@ def start(config: EngineConfig, spec: ModelSpec | None = None) -> Parts:
     else:
         weights = load_weights(config.model_path, spec, dtype, device)
     model = LlamaModel(spec, weights, max_len)
-    # On CUDA one place more than may be in use: the next in turn is on its way meanwhile.
-    num_places = config.max_loras_per_batch + (device.type == "cuda")
-    num_pages = num_places * num_pages_for(config.max_lora_rank)
+    num_pages = num_places(config, device) * num_pages_for(config.max_lora_rank)
     lora = LoraPool(spec, num_pages, config.max_lora_rank, dtype, device)
     batch_tokens = config.max_batch_tokens or (
         CPU_BATCH_TOKENS if device.type == "cpu" else CUDA_BATCH_TOKENS
@@ -114,6 +112,13 @@ def _check(config: EngineConfig) -> None:
         raise EngineError(
             ErrorCode.INVALID_REQUEST, f"tp {config.tp}: one device per engine is supported, tp 1"
         )
+
+
+def num_places(config: EngineConfig, device: torch.device) -> int:
+    """Adapters of the largest rank that the device holds: on CUDA one more than may be in use, as
+    the next in turn is on its way meanwhile.
+    """
+    return config.max_loras_per_batch + (device.type == "cuda")
 
 
 def _device(config: EngineConfig) -> torch.device:

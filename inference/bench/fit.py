@@ -19,7 +19,7 @@ def measure_fit(
     """Times to first token with as many adapters as fit, and with one more; request i uses adapter
     i mod n, the worst order for who evicts the least recently used.
     """
-    fits = stage.places["few"]
+    fits = stage.num_fitting("few", stage.rank)
     names = stage.adapters("few", stage.rank, fits + 1)
     yield from stage.take_setup()
     for concurrency in concurrent:
@@ -27,6 +27,8 @@ def measure_fit(
             return
         inside = _loop(stage, names[:fits], concurrency, measure_s)
         beyond = _loop(stage, names, concurrency, measure_s)
+        if not beyond.num_loads:
+            raise RuntimeError(f"fit: {fits + 1} adapters were served without a load: all fit")
         yield figure(
             f"adapters = what fits + 1, {concurrency} concurrent: time to first token p50",
             beyond.first_ms(50) / inside.first_ms(50),

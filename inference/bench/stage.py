@@ -21,7 +21,9 @@ from inference.bench.shapes import write_model
 from inference.bench.traffic import Traffic
 from inference.config import EngineConfig
 from inference.engine import Engine
+from inference.lora import num_pages_for
 from inference.model_spec import ModelSpec
+from inference.startup import num_places
 
 # Distinct adapters that fit on the device, of the rank that is asked for.
 PLACES = {"many": 256, "few": 8}
@@ -84,6 +86,12 @@ class Stage:
         if wanted:
             self._took(f"loading {len(wanted)} adapters of rank {rank}", started)
         return list(paths)
+
+    def num_fitting(self, name: str, rank: int) -> int:
+        """Adapters of this rank that the engine of that name holds on its device."""
+        engine = self.engine(name)
+        places = num_places(engine.config, engine.device)
+        return places * num_pages_for(self.rank) // num_pages_for(rank)
 
     def unload(self, name: str, adapters: list[str]) -> None:
         for one in adapters:

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from inference.bench.record import Row, figure
 from inference.bench.stage import Stage
 from inference.bench.traffic import Traffic, Window, closed_loop
-from inference.lora import num_pages_for
 
 RANK = 8
 TARGETS = ("q_proj", "v_proj")
@@ -30,7 +29,7 @@ def measure_zipf(
     stage: Stage, num_registered: int = NUM_REGISTERED, measure_s: float = MEASURE_S
 ) -> Iterator[Row]:
     """Tokens/s of a closed loop of stage.max_requests, over that with all its adapters resident."""
-    fits = stage.places["many"] * num_pages_for(stage.rank) // num_pages_for(RANK)
+    fits = stage.num_fitting("many", RANK)
     others = [info.name for info in stage.engine("many").state().adapters]
     stage.unload("many", [name for name in others if not name.startswith(f"r{RANK}-")])
     names = stage.adapters("many", RANK, num_registered, TARGETS)
