@@ -51,7 +51,7 @@ class AdapterVersionAdmin(ReadOnlyAdmin):
 
 @admin.register(Replica)
 class ReplicaAdmin(ReadOnlyAdmin):
-    list_display = ["url", "dialect", "healthy", "last_seen", "error"]
+    list_display = ["url", "dialect", "healthy", "draining_since", "last_seen", "error"]
 
 
 @admin.register(Placement)

@@ -95,10 +95,14 @@ def _record(replica: Replica, was_healthy: bool, fields: dict[str, Any]) -> None
     for name, value in fields.items():
         setattr(replica, name, value)
     if replica.healthy != was_healthy:
-        for tenant_id in Tenant.objects.filter(is_active=True).values_list("id", flat=True):
-            # The id and not the URL: where a replica lives is the operator's business.
-            data = {"replica": replica.id, "is_healthy": replica.healthy}
-            events.publish(tenant_id, "replica.changed", data)
+        announce(replica)
+
+
+def announce(replica: Replica) -> None:
+    """The id and not the URL: where a replica lives is the operator's business."""
+    data = {"replica": replica.id, "is_healthy": replica.healthy}
+    for tenant_id in Tenant.objects.filter(is_active=True).values_list("id", flat=True):
+        events.publish(tenant_id, "replica.changed", data)
 
 
 def choose(
@@ -107,7 +111,7 @@ def choose(
     """The healthy replicas that should hold it: the first of its rendezvous order, few of which
     ever move; more than NUM_REPLICAS_PER_ADAPTER while its requests need more.
     """
-    by_url = {replica.url: replica for replica in replicas if replica.healthy}
+    by_url = {one.url: one for one in replicas if one.healthy and not one.is_draining}
     num_requests = sum(one.residency.num_requests.get(digest, 0) for one in reports)
     mean = sum(one.residency.load for one in reports) / max(1, len(reports))
     number = max(settings.NUM_REPLICAS_PER_ADAPTER, num_wanted(num_requests, mean))

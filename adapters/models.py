@@ -178,12 +178,20 @@ class Replica(models.Model):
     # inference.request.EngineState as JSON.
     state = models.JSONField(default=dict)
     error = models.CharField(max_length=500, blank=True)
+    # Since when it takes nothing new, and by whose word; the fleet is no tenant's, so what audit
+    # rows are to tenants stands here.
+    draining_since = models.DateTimeField(null=True)
+    drained_by = models.CharField(max_length=200, blank=True)
 
     class Meta:
         ordering = ["url"]
 
     def __str__(self) -> str:
         return self.url
+
+    @property
+    def is_draining(self) -> bool:
+        return self.draining_since is not None
 
 
 class PlacementState(models.TextChoices):

@@ -15,12 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+from django.db import Error
 
 from adapters.dialects import split_url
 from adapters.dialects.dialect import Answer, Dialect, ReplicaError
+from adapters.drain import draining_urls
 from adapters.residency import Residency, read_residency
 from gateway import breaker, metrics
 from gateway.breaker import Breaker
+from gateway.database import in_thread
 from gateway.openai.relay import BrokenStream
 from gateway.router import Snapshot, Wish, current_load, rank, takers
 from gateway.spreads import Spreads
@@ -47,6 +50,7 @@ class Replica:
     url: str
     dialect: Dialect
     is_ready: bool = False
+    is_draining: bool = False
     num_failures: int = 0
     num_sent: int = 0
     num_sent_at_poll: int = 0
@@ -63,6 +67,7 @@ class Replica:
             max_model_len=max_model_len(self.state),
             on_device=self.residency.on_device,
             num_requests=self.residency.num_requests,
+            is_draining=self.is_draining,
         )
 
 
@@ -111,6 +116,21 @@ class ReplicaTable:
         while True:
             await self.refresh()
             await asyncio.sleep(POLL_INTERVAL_S)
+
+    async def follow_drains(self) -> None:
+        while True:
+            await self.read_drains()
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+    async def read_drains(self) -> None:
+        """The operator's word. While the database is away, the last one that was read stands."""
+        try:
+            urls = await in_thread(draining_urls)
+        except Error as error:
+            log.warning("which replicas drain is unknown: %s", error)
+            return
+        for replica in self._replicas.values():
+            replica.is_draining = replica.url in urls
 
     async def refresh(self) -> None:
         """Ask every replica now; callers at the same time share one round, and rounds keep their

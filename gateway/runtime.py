@@ -56,8 +56,9 @@ class Runtime:
     async def start(self) -> None:
         self._writing = asyncio.create_task(self.writer.run())
         # The first poll is awaited, so that the first request finds the fleet.
-        await self.replicas.refresh()
-        for loop in (self.replicas.poll_forever, self.listen, self.writer.beat_forever):
+        await asyncio.gather(self.replicas.refresh(), self.replicas.read_drains())
+        polls = (self.replicas.poll_forever, self.replicas.follow_drains)
+        for loop in (*polls, self.listen, self.writer.beat_forever):
             self._loops.append(asyncio.create_task(keep_running(loop)))
 
     async def stop(self) -> None:

@@ -1,11 +1,13 @@
-"""The operator's view: replicas, their health and load, and what lies where."""
+"""The operator's view: replicas, their health and load, what lies where; and which take no work."""
 
+from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import extend_schema
 from rest_framework.permissions import IsAdminUser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from adapters import drain
 from adapters.api.serializers import ReplicaSerializer
 from adapters.models import Replica
 from tenants.api.errors import errors
@@ -25,3 +27,35 @@ class FleetView(APIView):
         rows = Replica.objects.prefetch_related("placements")
         page = pagination.paginate_queryset(rows, request, view=self)
         return pagination.get_paginated_response(ReplicaSerializer(page, many=True).data)
+
+
+class DrainView(APIView):
+    permission_classes = [IsAdminUser]
+
+    @extend_schema(
+        operation_id="fleet_drain",
+        request=None,
+        responses={200: ReplicaSerializer, **errors(401, 403, 404)},
+        description="It takes nothing new within a second and ends what it runs.",
+    )
+    def post(self, request: Request, replica_id: int) -> Response:
+        return set_draining(request, replica_id, True)
+
+
+class ResumeView(APIView):
+    permission_classes = [IsAdminUser]
+
+    @extend_schema(
+        operation_id="fleet_resume",
+        request=None,
+        responses={200: ReplicaSerializer, **errors(401, 403, 404)},
+        description="It takes work again.",
+    )
+    def post(self, request: Request, replica_id: int) -> Response:
+        return set_draining(request, replica_id, False)
+
+
+def set_draining(request: Request, replica_id: int, is_draining: bool) -> Response:
+    replica = get_object_or_404(Replica, id=replica_id)
+    replica = drain.set_draining(replica.id, is_draining, request.user.get_username())
+    return Response(ReplicaSerializer(replica).data)

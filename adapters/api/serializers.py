@@ -169,7 +169,18 @@ class ReplicaSerializer(serializers.ModelSerializer[Replica]):
 
     class Meta:
         model = Replica
-        fields = ["id", "url", "dialect", "healthy", "last_seen", "error", "state", "placements"]
+        fields = [
+            "id",
+            "url",
+            "dialect",
+            "healthy",
+            "draining_since",
+            "drained_by",
+            "last_seen",
+            "error",
+            "state",
+            "placements",
+        ]
 
     @extend_schema_field(serializers.DictField())
     def get_state(self, replica: Replica) -> dict[str, Any]:

@@ -5,15 +5,18 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from django.test import Client
 from django.utils import timezone
 
-from adapters import placement
+from adapters import drain, placement
 from adapters.activation import begin_activation
-from adapters.models import AdapterVersion, Placement
+from adapters.models import AdapterVersion, Placement, Replica
 from adapters.rendezvous import ranked
 from adapters.residency import read_residency
 from tenants.auth import Principal
+from tenants.models import User
 from tenants.scope import tenant_scope
+from tests import factories
 from tests.adapters.conftest import Publish
 from tests.adapters.fake_replica import FakeReplica, running
 
@@ -95,3 +98,63 @@ def test_an_engine_that_tells_less() -> None:
     found = read_residency({"adapters": [{"name": DIGEST, "digest": DIGEST}]})
     assert (found.digests, found.load, found.num_requests) == ({DIGEST}, 0, {})
     assert not found.on_device
+
+
+def test_a_draining_replica_hands_over_what_it_holds(
+    alice: Principal, published: Publish, replicas: list[FakeReplica]
+) -> None:
+    digest = published("a").digest
+    with tenant_scope(alice.tenant_id):
+        version = AdapterVersion.objects.get()
+    activate(alice, version)
+    [home] = holders(replicas, digest)
+    replica = Replica.objects.get(url=home)
+    heir = ranked(digest, [one.url for one in replicas])[1]
+
+    drain.set_draining(replica.id, True, "oscar")
+    placement.reconcile()
+    # It keeps its own until the other has it, and for the grace time.
+    assert set(holders(replicas, digest)) == {home, heir}
+    end_grace()
+    placement.reconcile()
+    assert holders(replicas, digest) == [heir]
+
+    drain.set_draining(replica.id, False, "oscar")
+    placement.reconcile()
+    assert set(holders(replicas, digest)) == {home, heir}
+
+
+def test_when_all_drain_nothing_is_lost(
+    alice: Principal, published: Publish, replicas: list[FakeReplica]
+) -> None:
+    digest = published("a").digest
+    with tenant_scope(alice.tenant_id):
+        version = AdapterVersion.objects.get()
+    activate(alice, version)
+    before = holders(replicas, digest)
+    for replica in Replica.objects.all():
+        drain.set_draining(replica.id, True, "oscar")
+    placement.reconcile()
+    end_grace()
+    placement.reconcile()
+    assert holders(replicas, digest) == before
+
+
+def test_draining_is_the_operators(alice: Principal) -> None:
+    replica = Replica.objects.create(url="http://r:1", healthy=True)
+    url = f"/api/fleet/{replica.id}"
+    client, stranger = Client(), Client()
+    client.force_login(factories.make_oscar())
+    stranger.force_login(User.objects.get(id=alice.user_id))
+    for _ in range(2):
+        found = client.post(f"{url}/drain/").json()
+        assert found["draining_since"] and found["drained_by"] == "oscar"
+    assert drain.draining_urls() == {"http://r:1"}
+    found = client.post(f"{url}/resume/").json()
+    assert (found["draining_since"], found["drained_by"]) == (None, "")
+    assert not drain.draining_urls()
+    assert client.post("/api/fleet/999999/drain/").status_code == 404
+    for act in ("drain", "resume"):
+        assert stranger.post(f"{url}/{act}/").status_code == 403
+        assert Client().post(f"{url}/{act}/").status_code in (401, 403)
+    assert not drain.draining_urls()

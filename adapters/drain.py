@@ -1,0 +1,36 @@
+"""An operator's word that a replica takes nothing new: it ends what it runs, then may be stopped.
+
+Placement puts what it holds on others and leaves it there until they have it; every web process
+reads the word within a second. It stands until it is taken back or the replica leaves REPLICA_URLS.
+"""
+
+import logging
+
+from django.db import transaction
+from django.utils import timezone
+
+from adapters import tasks
+from adapters.fleet import announce
+from adapters.models import Replica
+
+log = logging.getLogger(__name__)
+
+
+def set_draining(replica_id: int, is_draining: bool, by: str) -> Replica:
+    """Repeating it changes nothing: who said it first stands. Raises Replica.DoesNotExist."""
+    with transaction.atomic():
+        replica = Replica.objects.select_for_update().get(id=replica_id)
+        if replica.is_draining == is_draining:
+            return replica
+        replica.draining_since = timezone.now() if is_draining else None
+        replica.drained_by = by if is_draining else ""
+        replica.save(update_fields=["draining_since", "drained_by"])
+        announce(replica)
+        tasks.queue(tasks.reconcile)
+    log.info("replica %s: %s by %s", replica.url, "drained" if is_draining else "resumed", by)
+    return replica
+
+
+def draining_urls() -> frozenset[str]:
+    rows = Replica.objects.filter(draining_since__isnull=False)
+    return frozenset(rows.values_list("url", flat=True))

@@ -1,0 +1,65 @@
+"""`manage.py drain URL`: a replica takes nothing new, ends what it runs; `--resume` undoes it."""
+
+import time
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from adapters.dialects import DIALECTS, split_url
+from adapters.dialects.dialect import ReplicaError
+from adapters.drain import set_draining
+from adapters.fleet import sync_replicas
+from adapters.models import Replica
+from adapters.replica_http import fetch_state
+from adapters.residency import read_residency
+
+POLL_INTERVAL_S = 0.5
+# Web processes read the word once a second; until then one may still send.
+SETTLE_S = 2.0
+
+
+class Command(BaseCommand):
+    help = "Let a replica take nothing new and end what it runs."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("url", help="as in REPLICA_URLS")
+        parser.add_argument("--resume", action="store_true", help="let it take work again")
+        parser.add_argument(
+            "--wait", type=float, metavar="SECONDS", help="until it runs nothing, at most so long"
+        )
+
+    def handle(self, *, url: str, resume: bool, wait: float | None, **options: Any) -> None:
+        replica = find(url)
+        set_draining(replica.id, not resume, "manage.py drain")
+        self.stdout.write(f"{replica.url} {'takes work again' if resume else 'takes nothing new'}")
+        if wait is not None and not resume:
+            self._wait(replica, wait)
+
+    def _wait(self, replica: Replica, wait_s: float) -> None:
+        deadline = time.monotonic() + wait_s
+        time.sleep(min(SETTLE_S, wait_s))
+        while load := num_requests(replica):
+            if time.monotonic() > deadline:
+                raise CommandError(f"{replica.url} still runs {load} after {wait_s:g} s")
+            time.sleep(POLL_INTERVAL_S)
+        self.stdout.write(f"{replica.url} runs nothing: it may be stopped")
+
+
+def find(url: str) -> Replica:
+    known = {replica.url: replica for replica in sync_replicas()}
+    try:
+        _, plain = split_url(url)
+        return known[plain]
+    except (KeyError, ValueError) as error:
+        listed = ", ".join(known) or "none"
+        raise CommandError(f"{url} is no replica of REPLICA_URLS, which has {listed}") from error
+
+
+def num_requests(replica: Replica) -> int:
+    """One that is gone runs nothing."""
+    try:
+        state = fetch_state(DIALECTS[replica.dialect], replica.url)
+    except ReplicaError:
+        return 0
+    return read_residency(state).load

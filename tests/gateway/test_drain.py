@@ -1,0 +1,80 @@
+"""A replica that an operator drains: what runs ends whole, nothing new comes, and back again."""
+
+import io
+from collections.abc import Iterator
+
+import openai
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from adapters.models import Replica
+from tests.gateway.conftest import Customer, Stack
+from tests.gateway.fake_replica import Behaviour, FakeReplica
+from tests.gateway.live import metric, wait_for
+
+BODY = {"model": "support-bot", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+@pytest.fixture
+def fleet(stack: Stack) -> Iterator[list[FakeReplica]]:
+    urls = [replica.url for replica in stack.replicas]
+    with override_settings(REPLICA_URLS=urls):
+        yield stack.replicas
+        Replica.objects.all().delete()
+    for url in urls:
+        wait_for("the end of the drain", lambda url=url: not is_draining(stack, url))  # type: ignore[misc]
+
+
+def is_draining(stack: Stack, url: str) -> bool:
+    return metric(stack.web, f'grafthouse_replica_draining{{replica="{url}"}}') == 1
+
+
+def drain(url: str, *options: str) -> str:
+    out = io.StringIO()
+    call_command("drain", url, *options, stdout=out)
+    return out.getvalue()
+
+
+def test_it_works(stack: Stack, acme: Customer, fleet: list[FakeReplica]) -> None:
+    ask = acme.client().chat.completions.create
+    ask(**BODY)  # type: ignore[call-overload]
+    home, other = sorted(fleet, key=lambda replica: -len(replica.bodies))
+    home.behaviour = Behaviour(tokens=["x"] * 400, token_interval_s=0.02)
+    running = iter(ask(**BODY, stream=True, max_tokens=100))  # type: ignore[call-overload]
+    next(running)
+
+    with pytest.raises(CommandError, match=r"still runs 1 after 0\.1 s"):
+        drain(home.url, "--wait", "0.1")
+    wait_for("the drain", lambda: is_draining(stack, home.url))
+    num_before = len(home.bodies)
+    for _ in range(5):
+        ask(**BODY)  # type: ignore[call-overload]
+    assert (len(home.bodies), len(other.bodies)) == (num_before, 5)
+    # What ran there ends there, whole.
+    assert sum(bool(one.choices and one.choices[0].delta.content) for one in running) == 100
+    assert "may be stopped" in drain(home.url, "--wait", "5")
+
+    home.behaviour = Behaviour()
+    assert "takes work again" in drain(home.url, "--resume")
+    wait_for("the end of the drain", lambda: not is_draining(stack, home.url))
+    ask(**BODY)  # type: ignore[call-overload]
+    assert len(home.bodies) == num_before + 1
+
+
+def test_when_all_drain_the_answer_says_so(
+    stack: Stack, acme: Customer, fleet: list[FakeReplica]
+) -> None:
+    for replica in fleet:
+        drain(replica.url)
+    wait_for("the drain", lambda: all(is_draining(stack, one.url) for one in fleet))
+    with pytest.raises(openai.InternalServerError) as caught:
+        acme.client().chat.completions.create(**BODY)  # type: ignore[call-overload]
+    assert (caught.value.status_code, caught.value.code) == (503, "no_replica")
+    assert not [body for one in fleet for body in one.bodies]
+    assert acme.has_no_usage()
+
+
+def test_a_url_that_is_none_of_ours(fleet: list[FakeReplica]) -> None:
+    with pytest.raises(CommandError, match=r"http://nowhere:1 is no replica of REPLICA_URLS"):
+        drain("http://nowhere:1")
