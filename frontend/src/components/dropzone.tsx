@@ -1,20 +1,24 @@
 import { type DragEvent, type ReactNode, useState } from "react";
+import { type Folder, readDropped } from "@/lib/dropped";
 import classes from "./dropzone.module.css";
 
 interface DropzoneProps {
   label: string;
   accept: string;
   onFiles: (files: File[]) => void;
+  onFolder: (folder: Folder) => void;
   children: ReactNode;
 }
 
 /** A native file input that also takes what is dropped on its label, so keyboard and readers just work. */
-export function Dropzone({ label, accept, onFiles, children }: DropzoneProps) {
+export function Dropzone({ label, accept, onFiles, onFolder, children }: DropzoneProps) {
   const [isOver, setIsOver] = useState(false);
-  function onDrop(event: DragEvent): void {
+  async function onDrop(event: DragEvent): Promise<void> {
     event.preventDefault();
     setIsOver(false);
-    onFiles([...event.dataTransfer.files]);
+    const { files, folders } = await readDropped(event.dataTransfer);
+    if (files.length > 0) onFiles(files);
+    folders.forEach(onFolder);
   }
   return (
     <label
@@ -25,7 +29,7 @@ export function Dropzone({ label, accept, onFiles, children }: DropzoneProps) {
         setIsOver(true);
       }}
       onDragLeave={() => setIsOver(false)}
-      onDrop={onDrop}
+      onDrop={(event) => void onDrop(event)}
     >
       {children}
       <input

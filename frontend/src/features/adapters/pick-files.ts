@@ -1,4 +1,5 @@
 import { CONFIG_FILE, WEIGHTS_FILE } from "@/config/app";
+import type { Folder } from "@/lib/dropped";
 import type { VersionFiles } from "./pack";
 
 /** What has been chosen so far; one of the pair may still be missing. */
@@ -31,6 +32,17 @@ export function pickFiles(picked: Picked, files: File[]): { picked: Picked; refu
     else refused.push(refusal(file));
   }
   return { picked: next, refused };
+}
+
+/** Of a folder as PEFT saves it, the two files; what else lies there is no part of the adapter. */
+export function pickFolder(
+  picked: Picked,
+  { name, files }: Folder,
+): { picked: Picked; refused: string[] } {
+  const wanted = files.filter((file) => file.name === CONFIG_FILE || file.name === WEIGHTS_FILE);
+  if (wanted.length > 0) return pickFiles(picked, wanted);
+  const refused = `${name}: the folder holds neither ${CONFIG_FILE} nor ${WEIGHTS_FILE}.`;
+  return { picked, refused: [refused] };
 }
 
 /** The files as the server takes them, or undefined while one is missing. */

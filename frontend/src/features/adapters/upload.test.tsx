@@ -1,4 +1,4 @@
-import { act, screen, waitFor } from "@testing-library/react";
+import { act, fireEvent, screen, waitFor } from "@testing-library/react";
 import { http, HttpResponse } from "msw";
 import { beforeEach, expect, test, vi } from "vitest";
 import { anAdapter, aVersion } from "@/testing/data";
@@ -122,4 +122,71 @@ test("a name that is taken is told before anything is sent", async () => {
   await user.upload(screen.getByLabelText("Adapter files"), new File(["PK"], "a.zip"));
   await user.click(screen.getByRole("button", { name: "Upload and validate" }));
   expect(await screen.findByRole("alert")).toHaveTextContent("There is one already.");
+});
+
+/** As the browser hands a dropped folder over: an entry that is read in portions. */
+function dropFolder(name: string, files: File[]): void {
+  const portions = [files.map((file) => fileEntry(file)), [folderEntry("checkpoint-10", [])], []];
+  const entry = {
+    ...folderEntry(name, []),
+    createReader: () => ({
+      readEntries: (take: (e: unknown[]) => void) => take(portions.shift() ?? []),
+    }),
+  };
+  const data = { files: [new File(["?"], name)], items: [{ webkitGetAsEntry: () => entry }] };
+  fireEvent.drop(screen.getByText("Drop the adapter or its folder here, or choose files"), {
+    dataTransfer: data,
+  });
+}
+
+function fileEntry(file: File) {
+  return {
+    isFile: true,
+    isDirectory: false,
+    name: file.name,
+    file: (take: (f: File) => void) => take(file),
+  };
+}
+
+function folderEntry(name: string, files: File[]) {
+  return { isFile: false, isDirectory: true, name, files };
+}
+
+test("a dropped folder gives its two files, and says so when it has none", async () => {
+  renderAt("/t/acme/adapters/support-bot/upload");
+  await screen.findByLabelText("Adapter files");
+  dropFolder("out", [new File(["x"], "README.md"), new File(["x"], "training_args.bin")]);
+  expect(await screen.findByRole("alert")).toHaveTextContent(
+    "out: the folder holds neither adapter_config.json nor adapter_model.safetensors.",
+  );
+  dropFolder("out", [WEIGHTS, new File(["x"], "training_args.bin"), CONFIG]);
+  expect(await screen.findByRole("button", { name: "Remove adapter_config.json" })).toBeVisible();
+  expect(screen.getByRole("button", { name: "Remove adapter_model.safetensors" })).toBeVisible();
+  expect(screen.queryByRole("alert")).not.toBeInTheDocument();
+  expect(screen.getByRole("button", { name: "Upload and validate" })).toBeEnabled();
+});
+
+test.each([
+  ["", "main"],
+  [" v2 ", "v2"],
+])("an import asks for the revision %j", async (typed, revision) => {
+  const asked: unknown[] = [];
+  const running = { id: 7, status: "running", version: null, error: "", error_code: "" };
+  server.use(
+    http.post(at("adapters/support-bot/imports/"), async ({ request }) => {
+      asked.push(await request.json());
+      return HttpResponse.json(running, { status: 202 });
+    }),
+    http.get(at("adapters/support-bot/imports/7/"), () =>
+      HttpResponse.json({ ...running, status: "failed", error: `There is no '${revision}'.` }),
+    ),
+  );
+  const { user } = renderAt("/t/acme/adapters/support-bot/upload");
+  await user.type(await screen.findByLabelText("Hugging Face repository"), "owner/adapter");
+  if (typed) await user.type(screen.getByLabelText("Revision"), typed);
+  await user.click(screen.getByRole("button", { name: "Import and validate" }));
+  expect(
+    await screen.findByText(`There is no '${revision}'.`, {}, { timeout: 4000 }),
+  ).toBeVisible();
+  expect(asked).toEqual([{ repo_id: "owner/adapter", revision, token: "" }]);
 });

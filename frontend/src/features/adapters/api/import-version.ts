@@ -7,12 +7,16 @@ import { adaptersKey } from "./list-adapters";
 interface Import {
   name: string;
   repoId: string;
+  revision: string;
   token: string;
 }
 
-async function importVersion(tenant: string, { name, repoId, token }: Import): Promise<number> {
+async function importVersion(
+  tenant: string,
+  { name, repoId, revision, token }: Import,
+): Promise<number> {
   const path = { tenant, name };
-  const body = { repo_id: repoId, revision: "main", token };
+  const body = { repo_id: repoId, revision, token };
   let state = await unwrap(
     api.POST("/api/tenants/{tenant}/adapters/{name}/imports/", { params: { path }, body }),
   );

@@ -1,4 +1,4 @@
-import { Button, Group, PasswordInput, Stack, TextInput } from "@mantine/core";
+import { Button, Group, PasswordInput, SimpleGrid, Stack, TextInput } from "@mantine/core";
 import { useState } from "react";
 import { ErrorNotice } from "@/components/error-notice";
 import { useImportVersion } from "../api/import-version";
@@ -13,6 +13,7 @@ interface HubImportProps {
 
 export function HubImport({ tenant, prepare, onImported }: HubImportProps) {
   const [repoId, setRepoId] = useState("");
+  const [revision, setRevision] = useState("");
   const [token, setToken] = useState("");
   const load = useImportVersion(tenant);
 
@@ -20,14 +21,14 @@ export function HubImport({ tenant, prepare, onImported }: HubImportProps) {
     const name = await prepare();
     if (name === undefined) return;
     load.mutate(
-      { name, repoId: repoId.trim(), token },
+      { name, repoId: repoId.trim(), revision: revision.trim() || "main", token },
       { onSuccess: (number) => onImported(name, number) },
     );
   }
 
   return (
     <Stack gap="sm">
-      <Group grow align="flex-start">
+      <SimpleGrid cols={{ base: 1, sm: 3 }}>
         <TextInput
           label="Hugging Face repository"
           placeholder="owner/adapter"
@@ -36,14 +37,22 @@ export function HubImport({ tenant, prepare, onImported }: HubImportProps) {
           value={repoId}
           onChange={(event) => setRepoId(event.currentTarget.value)}
         />
+        <TextInput
+          label="Revision"
+          placeholder="main"
+          autoComplete="off"
+          spellCheck={false}
+          value={revision}
+          onChange={(event) => setRevision(event.currentTarget.value)}
+        />
         <PasswordInput
           label="Token"
-          placeholder="Only for a private or gated one; not kept"
+          placeholder="If private; not kept"
           autoComplete="off"
           value={token}
           onChange={(event) => setToken(event.currentTarget.value)}
         />
-      </Group>
+      </SimpleGrid>
       {load.isError && <ErrorNotice title="The import failed" error={load.error} />}
       <Group justify="flex-end">
         <Button

@@ -5,7 +5,7 @@ import { Dropzone } from "@/components/dropzone";
 import { ErrorNotice } from "@/components/error-notice";
 import { CONFIG_FILE, WEIGHTS_FILE } from "@/config/app";
 import { useUploadVersion } from "../api/upload-version";
-import { completeFiles, type Picked, pickFiles } from "../pick-files";
+import { completeFiles, type Picked, pickFiles, pickFolder } from "../pick-files";
 import { ConfigPreview } from "./config-preview";
 import { HubImport } from "./hub-import";
 import { PickedFiles } from "./picked-files";
@@ -25,8 +25,7 @@ export function VersionUpload({ tenant, prepare, onUploaded }: VersionUploadProp
   const abort = useRef<AbortController>(undefined);
   const files = completeFiles(picked);
 
-  function add(added: File[]): void {
-    const next = pickFiles(picked, added);
+  function take(next: ReturnType<typeof pickFiles>): void {
     setPicked(next.picked);
     setRefused(next.refused);
     upload.reset();
@@ -45,10 +44,15 @@ export function VersionUpload({ tenant, prepare, onUploaded }: VersionUploadProp
 
   return (
     <Stack gap="sm">
-      <Dropzone label="Adapter files" accept=".json,.safetensors,.zip,.tar,.tgz,.gz" onFiles={add}>
+      <Dropzone
+        label="Adapter files"
+        accept=".json,.safetensors,.zip,.tar,.tgz,.gz"
+        onFiles={(files) => take(pickFiles(picked, files))}
+        onFolder={(folder) => take(pickFolder(picked, folder))}
+      >
         <IconUpload size={26} stroke={1.5} opacity={0.7} />
         <Text fw={550} mt={4}>
-          Drop the adapter here, or choose files
+          Drop the adapter or its folder here, or choose files
         </Text>
         <Text c="dimmed" fz="xs">
           <code>{CONFIG_FILE}</code> and <code>{WEIGHTS_FILE}</code> as PEFT saves them, or a .zip,
