@@ -4,6 +4,7 @@ export const PAGE_SIZE = 50;
 export const MAX_ADAPTERS_LISTED = 500;
 /** How often a version that is being worked on is asked for, should its event get lost. */
 export const WORKING_POLL_MS = 3_000;
+export const CANARY_POLL_MS = 5_000;
 export const FLEET_POLL_MS = 5_000;
 export const SOCKET_RETRY_MIN_MS = 500;
 export const SOCKET_RETRY_MAX_MS = 15_000;

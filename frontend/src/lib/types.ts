@@ -8,6 +8,7 @@ export type TenantRef = Pick<Schemas["Tenant"], "slug" | "name">;
 export type TenantDetail = Schemas["TenantDetail"];
 export type Permission = TenantDetail["permissions"][number];
 export type Adapter = Schemas["Adapter"];
+export type Canary = Schemas["Canary"];
 export type Version = Schemas["Version"];
 export type VersionState = Version["state"];
 export type Profile = Schemas["Profile"];

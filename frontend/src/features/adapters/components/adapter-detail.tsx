@@ -6,8 +6,10 @@ import { ErrorNotice } from "@/components/error-notice";
 import { LinkButton } from "@/components/link";
 import { TableSkeleton } from "@/components/table-card";
 import { usePermissions } from "@/lib/tenant";
+import { adapterQuery } from "../api/get-adapter";
 import { versionsQuery } from "../api/list-versions";
 import { AliasesCard } from "./aliases-card";
+import { CanaryCard } from "./canary-card";
 import { ProfileCard } from "./profile-card";
 import { UseIt } from "./use-it";
 import { VersionPanel } from "./version-panel";
@@ -23,6 +25,7 @@ interface AdapterDetailProps {
 
 export function AdapterDetail({ tenant, name, selected, onSelect }: AdapterDetailProps) {
   const { data: versions, error, refetch } = useQuery(versionsQuery(tenant, name));
+  const { data: adapter } = useQuery(adapterQuery(tenant, name));
   if (error) return <ErrorNotice error={error} onRetry={() => void refetch()} />;
   if (!versions) return <TableSkeleton />;
   const shown = versions.find((version) => version.number === selected) ?? versions[0];
@@ -41,7 +44,7 @@ export function AdapterDetail({ tenant, name, selected, onSelect }: AdapterDetai
       <Grid gap="md">
         <Grid.Col span={{ base: 12, lg: 7 }}>
           <Stack gap="md">
-            <VersionPanel version={shown} />
+            <VersionPanel tenant={tenant} name={name} version={shown} />
             {shown.state !== "rejected" && (
               <ProfileCard tenant={tenant} name={name} number={shown.number} />
             )}
@@ -49,6 +52,7 @@ export function AdapterDetail({ tenant, name, selected, onSelect }: AdapterDetai
         </Grid.Col>
         <Grid.Col span={{ base: 12, lg: 5 }}>
           <Stack gap="md">
+            {adapter && <CanaryCard tenant={tenant} adapter={adapter} versions={versions} />}
             {isServed && <UseIt tenant={tenant} model={name} />}
             <AliasesCard tenant={tenant} name={name} versions={versions} />
           </Stack>

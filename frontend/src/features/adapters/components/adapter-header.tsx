@@ -1,66 +1,16 @@
-import { ActionIcon, Breadcrumbs, Menu, Text } from "@mantine/core";
-import { IconDots, IconMessages, IconTrash, IconUpload } from "@tabler/icons-react";
+import { Breadcrumbs, Text } from "@mantine/core";
+import { IconMessages, IconUpload } from "@tabler/icons-react";
 import { useQuery } from "@tanstack/react-query";
-import { useState } from "react";
-import { ConfirmModal } from "@/components/confirm-modal";
 import { LinkButton, TextLink } from "@/components/link";
 import { PageHeader } from "@/components/page-header";
-import { notifyDone, notifyError } from "@/lib/notify";
 import { usePermissions } from "@/lib/tenant";
-import { useDeleteAdapter } from "../api/delete-adapter";
 import { adapterQuery } from "../api/get-adapter";
+import { AdapterMenu } from "./adapter-menu";
 
 interface AdapterHeaderProps {
   tenant: string;
   name: string;
   onDeleted: () => void;
-}
-
-function DeleteMenu({ tenant, name, onDeleted }: AdapterHeaderProps) {
-  const remove = useDeleteAdapter(tenant);
-  const [isAsking, setIsAsking] = useState(false);
-  function run(): void {
-    remove.mutate(name, {
-      onSuccess: () => {
-        notifyDone(`Deleted ${name}`);
-        onDeleted();
-      },
-      onError: (error) => notifyError(`Could not delete ${name}`, error),
-      onSettled: () => setIsAsking(false),
-    });
-  }
-  return (
-    <>
-      <Menu position="bottom-end">
-        <Menu.Target>
-          <ActionIcon size={36} variant="default" aria-label="More actions">
-            <IconDots size={18} />
-          </ActionIcon>
-        </Menu.Target>
-        <Menu.Dropdown>
-          <Menu.Item
-            color="red"
-            leftSection={<IconTrash size={16} />}
-            onClick={() => setIsAsking(true)}
-          >
-            Delete adapter
-          </Menu.Item>
-        </Menu.Dropdown>
-      </Menu>
-      <ConfirmModal
-        opened={isAsking}
-        title={`Delete ${name}?`}
-        confirmLabel="Delete adapter"
-        isDangerous
-        isPending={remove.isPending}
-        onConfirm={run}
-        onClose={() => setIsAsking(false)}
-      >
-        Requests for <b>{name}</b> get a 404 at once, with all its versions. What it has used stays
-        in the ledger.
-      </ConfirmModal>
-    </>
-  );
 }
 
 export function AdapterHeader(props: AdapterHeaderProps) {
@@ -103,7 +53,7 @@ export function AdapterHeader(props: AdapterHeaderProps) {
               >
                 New version
               </LinkButton>
-              <DeleteMenu {...props} />
+              <AdapterMenu {...props} isRetired={Boolean(adapter?.retired_at)} />
             </>
           )}
         </>

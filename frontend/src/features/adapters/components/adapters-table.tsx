@@ -18,6 +18,7 @@ function Serving({ adapter }: { adapter: Adapter }) {
       </span>
     );
   }
+  if (adapter.retired_at) return <StateBadge state="retired" />;
   return <Badge color="gray">{adapter.num_versions === 0 ? "No version yet" : "Not active"}</Badge>;
 }
 

@@ -75,7 +75,8 @@ function RetryButton({ tenant, name, version }: VersionActionsProps) {
 export function VersionActions(props: VersionActionsProps) {
   const permissions = usePermissions(props.tenant);
   if (!permissions.has("adapters")) return null;
-  if (props.version.state === "ready") return <ActivateButton {...props} />;
-  if (props.version.state === "failed") return <RetryButton {...props} />;
+  const { state } = props.version;
+  if (state === "ready" || state === "retired") return <ActivateButton {...props} />;
+  if (state === "failed") return <RetryButton {...props} />;
   return null;
 }

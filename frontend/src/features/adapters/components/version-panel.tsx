@@ -3,6 +3,7 @@ import { IconAlertTriangle } from "@tabler/icons-react";
 import { StateBadge } from "@/components/state-badge";
 import type { Version, VersionState } from "@/lib/types";
 import { ReportView } from "./report-view";
+import { RetireVersion } from "./retire-version";
 
 const EXPLAINED: Record<VersionState, string> = {
   uploaded: "Waiting for a worker to validate it.",
@@ -18,15 +19,24 @@ const EXPLAINED: Record<VersionState, string> = {
 
 const WORKING: ReadonlySet<VersionState> = new Set(["uploaded", "validating", "activating"]);
 
-export function VersionPanel({ version }: { version: Version }) {
+interface VersionPanelProps {
+  tenant: string;
+  name: string;
+  version: Version;
+}
+
+export function VersionPanel({ tenant, name, version }: VersionPanelProps) {
   const { state, report, error } = version;
   return (
     <Paper p="md" component="section" aria-label={`Version ${version.number}`}>
       <Stack gap="md">
         <div>
-          <Group gap="sm">
-            <Title order={2}>Version {version.number}</Title>
-            <StateBadge state={state} />
+          <Group justify="space-between">
+            <Group gap="sm">
+              <Title order={2}>Version {version.number}</Title>
+              <StateBadge state={state} />
+            </Group>
+            <RetireVersion tenant={tenant} name={name} version={version} />
           </Group>
           <Group gap={8} mt={4} aria-live="polite" wrap="nowrap">
             {WORKING.has(state) && <Loader size={14} />}
