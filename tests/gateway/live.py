@@ -152,5 +152,6 @@ def start_web(folder: Path, database_url: str, replica_urls: list[str], **enviro
             return bool(urllib.request.urlopen(f"{web.url}/healthz", timeout=5).status == 200)
         return False
 
-    wait_for("the web process", is_up)
+    # A start is nobody's speed: a busy machine takes its time.
+    wait_for("the web process", is_up, timeout_s=90)
     return web
