@@ -106,6 +106,12 @@ class AdapterPool:
         if adapter.slot is None:
             self._unplaced[adapter.digest] = adapter
 
+    def unpin(self, adapter: Adapter) -> None:
+        """It stays where it is, until its room is wanted."""
+        adapter.pinned = False
+        self._unplaced.pop(adapter.digest, None)
+        self._device.settle(adapter)
+
     def unbind(self, name: str) -> Adapter | None:
         """Takes the name away at once; returns the adapter if it is gone for good."""
         adapter = self._adapters[self._digest_by_name.pop(name)]

@@ -56,7 +56,8 @@ class AdapterStore:
         """Reads, verifies and names an adapter; on the host when it returns, where there is room.
 
         The same name and bytes again is a success. Raises EngineError ADAPTER_CONFLICT,
-        INVALID_ADAPTER with every problem, or OVERLOADED when there is no room to pin.
+        INVALID_ADAPTER with every problem, or OVERLOADED when there is no room to pin. Whether it
+        is pinned is what the last load of its bytes said.
         """
         digest = self._loader.digest_of(path)
         with self._lock:
@@ -176,6 +177,8 @@ class AdapterStore:
         try:
             if pinned and not adapter.pinned:
                 self.pool.pin(adapter)
+            elif adapter.pinned and not pinned:
+                self.pool.unpin(adapter)
         except EngineError:
             if not was_named:
                 self.drop(self.pool.unbind(name))

@@ -250,3 +250,9 @@ def test_pinned_adapters_come_to_the_device_by_themselves(
         answer(user, name)
     assert info(user.engine, "a").tier == "device"
     assert user.engine.stats().num_adapter_evictions > 0
+    # Loaded again without, it is pinned no more, and leaves as any other does.
+    user.engine.load_adapter("a", str(paths["a"]))
+    for name in "bcdef":
+        answer(user, name)
+    assert (info(user.engine, "a").tier, info(user.engine, "a").pinned) == ("host", False)
+    user.engine.check_integrity()

@@ -149,6 +149,14 @@ def test_a_pinned_adapter_is_placed_and_stays() -> None:
         pool.pin(other)
     assert refused.value.code is ErrorCode.OVERLOADED
     pool.check_integrity({}, {})
+    # Unpinned it leaves as any other does, and the room to pin is another's.
+    pool.unpin(adapter)
+    for digest in (b, c):
+        use(pool, digest)
+        done(pool, digest)
+    assert adapter.slot is None
+    pool.pin(other)
+    pool.check_integrity({}, {})
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -121,6 +121,12 @@ class PoolMachine(RuleBasedStateMachine):
             assert room < largest
 
     @rule(number=NUMBERS)
+    def unpin(self, number: int) -> None:
+        adapter = self.pool.find(f"d{number}")
+        if adapter is not None and adapter.names:
+            self.pool.unpin(adapter)
+
+    @rule(number=NUMBERS)
     def unload(self, number: int) -> None:
         adapter = self.pool.find(f"d{number}")
         if adapter is not None and adapter.names:
