@@ -44,7 +44,7 @@ MAX_ATTEMPTS = 3
 MAX_RUNNING = 2
 MAX_IN_WORK_PER_TENANT = 4
 BEAT_S = 1.0
-STALE_AFTER = timedelta(seconds=30)
+STALE_AFTER = timedelta(seconds=10)
 # For a replica to hold the version, and for its turn.
 MAX_WAIT = timedelta(minutes=10)
 # Their share of a replica beside a tenant of weight 1.

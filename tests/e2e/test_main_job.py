@@ -20,7 +20,6 @@ from tests.e2e.oracle import ChatOracle
 
 pytestmark = [pytest.mark.demo, pytest.mark.slow]
 DEMO_ADAPTERS_DIR = ROOT_DIR / "demo" / "adapters"
-CONFIGS = sorted(DEMO_ADAPTERS_DIR.glob("*/adapter_config.json"))
 PROMPTS = (
     "Hi, please send 12 units of desk lamps for order 55321 to Oslo. Thanks, Ann",
     "I was charged twice for order 55321, please refund me.",
@@ -48,11 +47,6 @@ def streamed(member: Member, model: str, prompt: str) -> str:
         stream=True,
     )
     return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-
-
-@pytest.fixture(scope="session")
-def oracle(model_dir: Path) -> ChatOracle:
-    return ChatOracle(model_dir, {path.parent.name: path.parent for path in CONFIGS})
 
 
 def test_it_works(house: House, acme: Member, oracle: ChatOracle) -> None:

@@ -32,6 +32,7 @@ const RULES: Record<string, Rule> = {
     ],
     delayMs: SOON_MS,
   },
+  evaluation: { keys: (t) => [[t, "evaluations"]], delayMs: SOON_MS },
   import: { keys: (t) => [[t, "audit"]], delayMs: SOON_MS },
   key: {
     keys: (t) => [

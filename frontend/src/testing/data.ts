@@ -1,6 +1,8 @@
 import type {
   Adapter,
   Alias,
+  EvalSet,
+  Evaluation,
   Key,
   Problem,
   Session,
@@ -69,6 +71,58 @@ export function aProblem(change: Partial<Problem> = {}): Problem {
     where: "layers.7.self_attn.q_proj.lora_B",
     expected: "[576, 8]",
     found: "[4096, 8]",
+    ...change,
+  };
+}
+
+export function anEvalSet(change: Partial<EvalSet> = {}): EvalSet {
+  return {
+    sha256: "e".repeat(64),
+    num_examples: 12,
+    num_golden: 1,
+    size_bytes: 4_000,
+    is_default: false,
+    created_by: "alice",
+    created_at: NOW,
+    ...change,
+  };
+}
+
+export function anEvaluation(change: Partial<Evaluation> = {}): Evaluation {
+  const told = { system_prompt: "", num_tokens: 120 };
+  const base = { ...told, digest: null, loss: 2, perplexity: 7.389 };
+  return {
+    id: "eval_1",
+    status: "completed",
+    digest: DIGEST,
+    eval_set_sha256: "e".repeat(64),
+    is_default_set: false,
+    num_examples: 12,
+    system_prompt: "",
+    num_steps: 9,
+    num_done: 9,
+    model: "tiny-base",
+    results: {
+      contenders: [
+        { ...base, name: "base" },
+        { ...base, name: "base_with_prompt" },
+        { ...told, name: "adapter", digest: DIGEST, loss: 0.5, perplexity: 1.649 },
+      ],
+      golden: [
+        {
+          line: 1,
+          prompt: "2 + 2 =",
+          expected: "4",
+          answers: { base: "perhaps", base_with_prompt: "", adapter: "four" },
+        },
+      ],
+      usage: { prompt_tokens: 900, completion_tokens: 30 },
+    },
+    error_code: "",
+    error: "",
+    created_by: "alice",
+    created_at: NOW,
+    finished_at: NOW,
     ...change,
   };
 }

@@ -6,14 +6,19 @@ import { ErrorNotice } from "@/components/error-notice";
 import { LinkButton } from "@/components/link";
 import { TableSkeleton } from "@/components/table-card";
 import { usePermissions } from "@/lib/tenant";
+import type { VersionState } from "@/lib/types";
 import { adapterQuery } from "../api/get-adapter";
 import { versionsQuery } from "../api/list-versions";
 import { AliasesCard } from "./aliases-card";
 import { CanaryCard } from "./canary-card";
+import { EvaluationCard } from "./evaluation-card";
 import { ProfileCard } from "./profile-card";
 import { UseIt } from "./use-it";
 import { VersionPanel } from "./version-panel";
 import { VersionsTable } from "./versions-table";
+
+/** What lies in the store, and can be measured. */
+const PUBLISHED: ReadonlySet<VersionState> = new Set(["ready", "activating", "active"]);
 
 interface AdapterDetailProps {
   tenant: string;
@@ -45,6 +50,9 @@ export function AdapterDetail({ tenant, name, selected, onSelect }: AdapterDetai
         <Grid.Col span={{ base: 12, lg: 7 }}>
           <Stack gap="md">
             <VersionPanel tenant={tenant} name={name} version={shown} />
+            {PUBLISHED.has(shown.state) && (
+              <EvaluationCard tenant={tenant} name={name} version={shown} />
+            )}
             {shown.state !== "rejected" && (
               <ProfileCard tenant={tenant} name={name} number={shown.number} />
             )}
