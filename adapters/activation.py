@@ -11,6 +11,7 @@ from rest_framework.request import Request
 from adapters import tasks
 from adapters.canary import end_canary, fail_canary_of
 from adapters.fleet import forget_failures
+from adapters.gate import require_passed
 from adapters.models import Adapter, AdapterVersion, VersionState
 from adapters.transition import label, move, publish_adapter
 from tenants.auth import Principal
@@ -29,7 +30,7 @@ def begin_activation(
     """Phase one. Rolling back is activating an older version, also a retired one; active already is
     no error.
 
-    Raises ApiError 409 for a version that is not published.
+    Raises ApiError 409 for a version that is not published, or that the adapter's gate bars.
     """
     if version.state in (VersionState.ACTIVE, VersionState.ACTIVATING):
         return version
@@ -38,7 +39,8 @@ def begin_activation(
         message = f"{label(version)} is {version.state}; only a ready version can be activated."
         raise ApiError("not_activatable", 409, message)
     with transaction.atomic():
-        Adapter.objects.select_for_update().get(id=version.adapter_id)
+        adapter = Adapter.objects.select_for_update().get(id=version.adapter_id)
+        require_passed(adapter, version)
         for other in _others(version, VersionState.ACTIVATING):
             move(other, VersionState.READY, principal, request, heartbeat_at=None)
         forget_failures(version.digest)

@@ -14,6 +14,7 @@ from rest_framework.request import Request
 from adapters import tasks
 from adapters.canary_models import MAX_PERCENT, MIN_PERCENT
 from adapters.fleet import forget_failures
+from adapters.gate import require_passed
 from adapters.models import Adapter, AdapterVersion, Canary, CanaryState, VersionState
 from adapters.transition import label, publish_adapter
 from tenants import audit
@@ -63,6 +64,7 @@ def _require_fit(adapter: Adapter, version: AdapterVersion) -> None:
     if state != VersionState.READY:
         message = f"{label(version)} is {state}; only a ready version can be a canary."
         raise ApiError("not_ready", 409, message)
+    require_passed(adapter, version)
 
 
 def _begin(

@@ -44,6 +44,14 @@ class EvalSet(ScopedModel):
         return f"{self.sha256[:12]} of {self.adapter_id}"
 
 
+class Gate(models.TextChoices):
+    """What a version must not be worse than to become active; the names are contenders'."""
+
+    OFF = "off"
+    BASE = "base"
+    PROMPTED = "base_with_prompt"
+
+
 class EvaluationStatus(models.TextChoices):
     QUEUED = "queued"
     RUNNING = "running"

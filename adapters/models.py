@@ -11,7 +11,7 @@ from django.db import models, transaction
 from django.db.models import Q
 
 from adapters.canary_models import Canary, CanaryState
-from adapters.evaluation_models import EvalSet, Evaluation, EvaluationStatus
+from adapters.evaluation_models import EvalSet, Evaluation, EvaluationStatus, Gate
 from adapters.import_models import Import, ImportStatus
 from adapters.name_models import ModelName
 from adapters.upload_models import Upload, UploadPart, UploadStatus
@@ -26,6 +26,7 @@ __all__ = [
     "EvalSet",
     "Evaluation",
     "EvaluationStatus",
+    "Gate",
     "Import",
     "ImportStatus",
     "ModelName",
@@ -56,6 +57,7 @@ class Adapter(ScopedModel):
     )
     # Since when no version is to serve; until one is activated again.
     retired_at = models.DateTimeField(null=True)
+    gate = models.CharField(max_length=16, choices=Gate.choices, default=Gate.OFF)
     # Numbers are never given twice, also after a version was deleted.
     last_number = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField(auto_now_add=True)

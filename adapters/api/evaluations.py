@@ -11,7 +11,8 @@ from rest_framework.response import Response
 from adapters.access import access_adapter, access_version
 from adapters.eval_set import eval_set_of, remove_eval_set, save_eval_set
 from adapters.evaluation import access_evaluation, begin_evaluation
-from adapters.models import EvalSet, Evaluation, EvaluationStatus
+from adapters.gate import set_gate
+from adapters.models import EvalSet, Evaluation, EvaluationStatus, Gate
 from adapters.profile import MAX_SYSTEM_PROMPT_CHARS
 from tenants.api.base import TenantView
 from tenants.api.errors import errors
@@ -143,6 +144,36 @@ class EvaluationSerializer(serializers.ModelSerializer[Evaluation]):
             "finished_at",
         ]
         read_only_fields = fields
+
+
+class GateSerializer(StrictSerializer):
+    gate = serializers.ChoiceField(choices=Gate.choices)
+
+
+class GateView(TenantView):
+    scope = KeyScope.ADAPTERS
+    parser_classes = [JSONParser]
+
+    @extend_schema(
+        operation_id="gate_retrieve",
+        responses={200: GateSerializer, **errors(401, 403, 404)},
+    )
+    def get(self, request: Request, tenant: str, name: str) -> Response:
+        return Response({"gate": access_adapter(self.principal, name).gate})
+
+    @extend_schema(
+        operation_id="gate_update",
+        request=GateSerializer,
+        responses={200: GateSerializer, **errors(400, 401, 403, 404)},
+        description="What a version must not be worse than, on the adapter's eval set, to become "
+        "active for the first time, or a canary.",
+    )
+    def put(self, request: Request, tenant: str, name: str) -> Response:
+        body = GateSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        gate = Gate(body.validated_data["gate"])
+        set_gate(self.principal, access_adapter(self.principal, name), gate, request)
+        return Response({"gate": gate})
 
 
 class EvalSetView(TenantView):

@@ -35,6 +35,7 @@ urlpatterns = [
         evaluations.EvaluationView.as_view(),
         name="evaluation",
     ),
+    path(ADAPTERS + "<str:name>/gate/", evaluations.GateView.as_view(), name="gate"),
     path(ADAPTERS + "<str:name>/eval-set/", evaluations.EvalSetView.as_view(), name="eval-set"),
     path(IMPORTS, imports.ImportsView.as_view(), name="imports"),
     path(IMPORTS + "<str:import_id>/", imports.ImportView.as_view(), name="import"),

@@ -185,6 +185,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/tenants/{tenant}/adapters/{name}/gate/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["gate_retrieve"];
+        /** @description What a version must not be worse than, on the adapter's eval set, to become active for the first time, or a canary. */
+        put: operations["gate_update"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/tenants/{tenant}/adapters/{name}/imports/": {
         parameters: {
             query?: never;
@@ -775,6 +792,21 @@ export interface components {
             scales?: number[];
             /** @description The Hugging Face repository it was imported from. */
             source?: components["schemas"]["Source"];
+        };
+        /** @description A field that is not known is an error, not ignored. */
+        Gate: {
+            gate: components["schemas"]["GateEnum"];
+        };
+        /**
+         * @description * `off` - Off
+         *     * `base` - Base
+         *     * `base_with_prompt` - Prompted
+         * @enum {string}
+         */
+        GateEnum: "off" | "base" | "base_with_prompt";
+        /** @description A field that is not known is an error, not ignored. */
+        GateRequest: {
+            gate: components["schemas"]["GateEnum"];
         };
         Golden: {
             line: number;
@@ -2301,6 +2333,110 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    gate_retrieve: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Gate"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    gate_update: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["GateRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Gate"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
             };
             401: {
                 headers: {
