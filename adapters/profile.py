@@ -18,6 +18,7 @@ from tenants.auth import Principal
 from tenants.errors import ApiError
 
 MAX_SYSTEM_PROMPT_CHARS = 32_768
+MAX_TEMPLATE_CHARS = 65_536
 # Beside a request's own, which may be as many.
 MAX_STOPS = 4
 MAX_STOP_CHARS = 1024
@@ -34,6 +35,7 @@ class ServingProfile:
     """
 
     system_prompt: str | None = None
+    chat_template: str | None = None
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
     sampling: Mapping[str, float] = field(default_factory=dict)
@@ -90,6 +92,7 @@ SAMPLING_RULES = {
 }
 RULES = {
     "system_prompt": _text(MAX_SYSTEM_PROMPT_CHARS),
+    "chat_template": _text(MAX_TEMPLATE_CHARS),
     "stop": Rule(
         f"an array of 1 to {MAX_STOPS} texts of 1 to {MAX_STOP_CHARS} characters", _are_stops
     ),
@@ -104,6 +107,7 @@ def read_profile(values: Mapping[str, Any]) -> ServingProfile | None:
         return None
     return ServingProfile(
         system_prompt=values.get("system_prompt"),
+        chat_template=values.get("chat_template"),
         stop=tuple(values.get("stop", ())),
         max_tokens=values.get("max_tokens"),
         sampling={name: values[name] for name in SAMPLING_RULES if name in values},
@@ -111,7 +115,10 @@ def read_profile(values: Mapping[str, Any]) -> ServingProfile | None:
 
 
 def check_profile(body: object) -> dict[str, Any]:
-    """The values that are set. Raises ApiError 400 with every field that is wrong."""
+    """The values that are set. Raises ApiError 400 with every field that is wrong.
+
+    Whether a chat template works is adapters.template's to find out.
+    """
     if not isinstance(body, dict):
         raise _invalid([_problem("", "invalid", "an object", body)])
     given = {name: value for name, value in body.items() if value is not None}

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from django.db import DatabaseError
 
 from adapters.access import Resolved
+from adapters.dialects.dialect import Ability
 from gateway import metrics
 from gateway.openai.errors import internal_error, unavailable
 from gateway.openai.profile import as_sent
@@ -117,8 +118,15 @@ class Generation:
             await self._runtime.replicas.refresh()
         self._replica = urls[0]
 
-    def _order(self) -> list[str]:
+    def _residents(self) -> list[str]:
         return self._runtime.replicas.order(self.admission.resolved.digest, self._prefix)
+
+    def _order(self) -> list[str]:
+        if "chat_template" not in self._body:
+            return self._residents()
+        # Elsewhere the base's own would be used: another prompt than was asked for.
+        dialect = self._runtime.replicas.dialect
+        return [url for url in self._residents() if Ability.CHAT_TEMPLATE in dialect(url).abilities]
 
     def _next(self, tried: list[str]) -> str | None:
         """The best replica not tried yet, by what is known now."""
@@ -132,6 +140,9 @@ class Generation:
         if is_busy or self.admission.resolved.digest is None:
             return unavailable("overloaded", "Every inference replica is busy. Try again shortly.")
         name = self.admission.resolved.public_name
+        if self._residents() and not self._order():
+            message = f"{name} has its own chat template, which no replica that holds it applies."
+            return unavailable("chat_template_unavailable", message)
         message = f"{name} is being loaded by the inference replicas. Try again shortly."
         return unavailable("adapter_loading", message)
 

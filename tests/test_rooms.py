@@ -24,7 +24,12 @@ FORBIDDEN = {
     "grafthouse": {"kernels", "inference", "tenants", "adapters", "gateway", "demo", "django"},
 }
 # What adapters/ may use of the engine: the part that a process without torch can import.
-TORCH_FREE = {"inference.adapter_format", "inference.model_spec", "inference.errors"}
+TORCH_FREE = {
+    "inference.adapter_format",
+    "inference.chat_template",
+    "inference.model_spec",
+    "inference.errors",
+}
 # The oracle of the engine's benchmark is transformers and PEFT; nothing that serves imports them.
 EXCEPTIONS = {("inference/bench", "transformers"), ("inference/bench", "peft")}
 

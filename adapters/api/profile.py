@@ -11,6 +11,7 @@ from rest_framework.response import Response
 from adapters.access import access_version
 from adapters.models import AdapterVersion
 from adapters.profile import RULES, check_profile, set_profile
+from adapters.template import require_template
 from tenants.api.base import TenantView
 from tenants.api.errors import errors
 from tenants.models import KeyScope
@@ -24,6 +25,11 @@ class ProfileSerializer(serializers.Serializer[Any]):
         required=False,
         allow_null=True,
         help_text="Sent first when the request's messages have no system message.",
+    )
+    chat_template = serializers.CharField(
+        required=False,
+        allow_null=True,
+        help_text="Jinja, in place of the base model's own. It is tried before it is kept.",
     )
     stop = serializers.ListField(
         child=serializers.CharField(),
@@ -61,12 +67,14 @@ class ProfileView(TenantView):
     @extend_schema(
         operation_id="profile_update",
         request=ProfileSerializer,
-        responses={200: ProfileSerializer, **errors(400, 401, 403, 404)},
+        responses={200: ProfileSerializer, **errors(400, 401, 403, 404, 503)},
         description="The whole profile: what is left out is not set. It holds within a second.",
     )
     def put(self, request: Request, tenant: str, name: str, number: int) -> Response:
         version = access_version(self.principal, name, number)
-        set_profile(self.principal, version, check_profile(request.data), request)
+        values = check_profile(request.data)
+        require_template(values)
+        set_profile(self.principal, version, values, request)
         return profile_answer(version)
 
     @extend_schema(operation_id="profile_destroy", responses={204: None, **errors(401, 403, 404)})

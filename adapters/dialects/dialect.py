@@ -20,6 +20,8 @@ class Ability(StrEnum):
     # Its state has num_running and num_waiting; others' load is what this process has sent them.
     REPORTS_LOAD = "reports load"
     PIN = "pin"
+    # Renders a request by a chat template that it brings, and by no more tokens than it may.
+    CHAT_TEMPLATE = "chat template"
     # Log-probabilities of a prompt's own tokens, given as ids, and nothing generated.
     SCORE = "score"
     TOKENIZE = "tokenize"

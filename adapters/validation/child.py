@@ -18,6 +18,7 @@ from typing import Any
 
 from adapters.validation.check import CheckRequest
 from adapters.validation.limits import ChildLimits
+from adapters.validation.template import TemplateRequest
 
 ROOT_DIR = Path(__file__).resolve().parent.parent.parent
 MAX_VERDICT_BYTES = 4 << 20
@@ -91,16 +92,17 @@ def nursery() -> Nursery:
 
 
 def run_child(
-    request: CheckRequest,
+    request: CheckRequest | TemplateRequest,
     limits: ChildLimits,
-    on_tick: Callable[[], None],
+    on_tick: Callable[[], None] = lambda: None,
     tick_s: float = 2.0,
 ) -> dict[str, Any]:
     """A Verdict as JSON. on_tick is called about every tick_s seconds while the child works.
 
     Raises ValidationCrashed; is_clients_fault when the child ran out of what it was allowed.
     """
-    task = json.dumps({"request": asdict(request), "limits": asdict(limits)})
+    fields = {"request": asdict(request), "limits": asdict(limits)}
+    task = json.dumps({"kind": type(request).__name__, **fields})
     with memory("task") as given, memory("verdict") as out, memory("complaints") as err:
         os.pwrite(given, task.encode(), 0)
         with nursery().child(given, out, err) as line:

@@ -29,7 +29,8 @@ class Born:
 def serve() -> None:
     """Until the other end of the channel is closed; then no child is left either."""
     # Here, so that no child has to: it is nearly all that a check costs.
-    import adapters.validation.check  # noqa: F401
+    import adapters.validation.check
+    import adapters.validation.template  # noqa: F401
 
     channel = socket.socket(fileno=CHANNEL_FD)
     waiting = selectors.DefaultSelector()

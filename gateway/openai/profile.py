@@ -24,9 +24,13 @@ def fill_in(ask: Ask, profile: ServingProfile | None) -> Ask:
     if profile.stop:
         body["stop"] = joined_stops(ask.body.get("stop"), profile.stop)
     filled = replace(ask, body=body)
-    if profile.system_prompt is None or ask.endpoint != "chat.completions":
+    if ask.endpoint != "chat.completions":
         return filled
-    return with_system_prompt(filled, profile.system_prompt)
+    if profile.system_prompt is not None:
+        filled = with_system_prompt(filled, profile.system_prompt)
+    if profile.chat_template is not None:
+        filled = with_chat_template(filled, profile.chat_template)
+    return filled
 
 
 def is_absent(ask: Ask, name: str) -> bool:
@@ -49,6 +53,15 @@ def with_system_prompt(ask: Ask, system_prompt: str) -> Ask:
     num_tokens = ask.num_prompt_tokens_bound + len(orjson.dumps(added)) + 1
     body = ask.body | {"messages": [added, *messages]}
     return replace(ask, body=body, num_prompt_tokens_bound=num_tokens, num_added_messages=1)
+
+
+def with_chat_template(ask: Ask, source: str) -> Ask:
+    """What a template makes of the messages is its own affair, so the replica is told how many
+    tokens were reserved for them: its constant text counts once, what it repeats must fit.
+    """
+    num_tokens = ask.num_prompt_tokens_bound + len(source.encode())
+    body = ask.body | {"chat_template": source, "max_prompt_tokens": num_tokens}
+    return replace(ask, body=body, num_prompt_tokens_bound=num_tokens)
 
 
 def as_sent(error: ApiError, ask: Ask) -> ApiError:

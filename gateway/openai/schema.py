@@ -24,7 +24,10 @@ MAX_STOPS = 4
 # prompt.
 TEMPLATE_OVERHEAD_TOKENS = 128
 # Ours, set by the gateway alone: the KV namespace, the adapter's digest, the request's name.
-INTERNAL_FIELDS = ("cache_salt", "lora_path", "request_id", "rid", "priority")
+INTERNAL_FIELDS = (
+    *("cache_salt", "lora_path", "request_id", "rid", "priority"),
+    "max_prompt_tokens",
+)
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,9 @@ def parse_ask(endpoint: Endpoint, body: dict[str, Any]) -> Ask:
     is_stream = bool_field(body, "stream")
     include_usage, continuous_usage = parse_stream_options(body, is_stream)
     check_stops(body.get("stop"))
+    if body.get("chat_template") is not None:
+        message = "chat_template: not of a request; set it in the version's serving profile."
+        raise bad_request(message, "chat_template", "unsupported_parameter")
     chat = endpoint == "chat.completions"
     num_prompts, num_tokens = measure_messages(body) if chat else measure_prompt(body.get("prompt"))
     return Ask(

@@ -45,7 +45,12 @@ def make_app(replica: Replica) -> web.Application:
     for path, handler in GETS.items():
         app.router.add_get(path, handler)
     app.on_response_prepare.append(_echo_request_id)
+    app.on_cleanup.append(_close_templates)
     return app
+
+
+async def _close_templates(app: web.Application) -> None:
+    await app[REPLICA].templates.close()
 
 
 async def _echo_request_id(request: web.Request, response: web.StreamResponse) -> None:

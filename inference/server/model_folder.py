@@ -1,12 +1,13 @@
 """The front's view of a model directory: tokenizer, chat template, special token names."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from inference.chat_template import ChatTemplate, load_chat_template, load_special_tokens
 from inference.model_spec import ModelError, ModelSpec
-from inference.server.chat_template import ChatTemplate, load_chat_template, load_special_tokens
 from inference.server.fields import invalid
 from inference.server.tokenizer import Tokenizer
 
@@ -18,6 +19,7 @@ class ModelFolder:
     spec: ModelSpec
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: str) -> "ModelFolder":
@@ -25,8 +27,9 @@ class ModelFolder:
         folder = Path(path)
         spec = ModelSpec.load(folder)
         config = _tokenizer_config(folder)
-        tokenizer = Tokenizer.load(folder, load_special_tokens(config).get("bos_token"))
-        return cls(spec, tokenizer, load_chat_template(folder, config))
+        special = load_special_tokens(config)
+        tokenizer = Tokenizer.load(folder, special.get("bos_token"))
+        return cls(spec, tokenizer, load_chat_template(folder, config), special)
 
     def encode_chat(
         self,

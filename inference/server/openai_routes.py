@@ -12,7 +12,13 @@ from inference.server.body import read_fields
 from inference.server.choice import ChoiceRules
 from inference.server.echo import Echo
 from inference.server.generation import Generation, Plan
-from inference.server.prompts import encode_chat, encode_prompts, prompt_offsets, prompt_text
+from inference.server.prompts import (
+    encode_chat,
+    encode_chat_by,
+    encode_prompts,
+    prompt_offsets,
+    prompt_text,
+)
 from inference.server.replica import REPLICA, Loaded, Replica, resolve
 from inference.server.requests import (
     ChatRequest,
@@ -32,12 +38,28 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     body = await read_fields(request)
     chat = parse_chat(body, loaded.folder.spec.vocab_size)
     name, digest = resolve(chat.target, replica, loaded.engine)
-    prompt = await encode_chat(loaded.folder, chat.messages, chat.tools)
+    prompt = await _chat_prompt(chat, replica, loaded)
     max_tokens = _room(loaded, prompt, chat.max_tokens, "messages")
     vocabulary = loaded.folder.tokenizer.vocabulary
     plan = _plan(loaded, (prompt,), max_tokens, chat, digest, vocabulary.strips_first_space)
     shape = ChatShape(vocabulary, chat.num_logprobs is not None)
     return await _answer(request, replica, loaded, plan, shape, chat, name)
+
+
+async def _chat_prompt(chat: ChatRequest, replica: Replica, loaded: Loaded) -> tuple[int, ...]:
+    if chat.template is None:
+        prompt = await encode_chat(loaded.folder, chat.messages, chat.tools)
+    else:
+        prompt = await encode_chat_by(
+            chat.template, replica.templates, loaded.folder, chat.messages, chat.tools
+        )
+    if chat.max_prompt_tokens is not None and len(prompt) > chat.max_prompt_tokens:
+        message = (
+            f"The chat template makes {len(prompt)} tokens of the messages; at most "
+            f"{chat.max_prompt_tokens} were reserved for them."
+        )
+        raise EngineError(ErrorCode.INVALID_REQUEST, message, "messages")
+    return prompt
 
 
 async def completions(request: web.Request) -> web.StreamResponse:

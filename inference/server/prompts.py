@@ -8,6 +8,7 @@ from inference.server.echo import offsets
 from inference.server.fields import invalid
 from inference.server.model_folder import ModelFolder
 from inference.server.requests import Prompt
+from inference.server.template_process import TemplateProcess
 from inference.server.tokenizer import Tokenizer
 
 # Longer texts are tokenised in a thread beside the event loop: they take 20 ms and more.
@@ -25,6 +26,26 @@ async def encode_chat(
     if num_chars > MAX_INLINE_CHARS:
         return await asyncio.to_thread(folder.encode_chat, messages, tools, add_generation_prompt)
     return folder.encode_chat(messages, tools, add_generation_prompt)
+
+
+async def encode_chat_by(
+    source: str,
+    templates: TemplateProcess,
+    folder: ModelFolder,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None,
+) -> tuple[int, ...]:
+    """By a template that is not the model's own. Raises EngineError (400)."""
+    control = folder.tokenizer.control_tokens()
+    shown = (control.hide(messages), control.hide(tools))
+    rendered = await templates.render(source, folder.special_tokens, *shown)
+    if len(rendered) > MAX_INLINE_CHARS:
+        ids = await asyncio.to_thread(folder.tokenizer.encode_chat, rendered, control)
+    else:
+        ids = folder.tokenizer.encode_chat(rendered, control)
+    if not ids:
+        raise invalid("chat_template", "The chat template makes no tokens of the messages.")
+    return tuple(ids)
 
 
 async def encode_prompts(

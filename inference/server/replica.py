@@ -14,6 +14,7 @@ from inference.server.errors import HttpError
 from inference.server.fields import invalid
 from inference.server.model_folder import ModelFolder
 from inference.server.requests import Target
+from inference.server.template_process import TemplateProcess
 
 NOT_READY = "The model is still loading."
 DRAINING = "The server is shutting down."
@@ -37,6 +38,7 @@ class Replica:
     bridge: Bridge
     metrics: FrontMetrics
     loaded: Loaded | None = None
+    templates: TemplateProcess = field(default_factory=TemplateProcess)
     is_draining: bool = False
     started_at: int = field(default_factory=lambda: int(time.time()))
     # One load or unload at a time: the second of two equal loads then finds the first one's result.

@@ -7,6 +7,7 @@ from inference.server.constraint import CONSTRAINT_FIELDS
 from inference.server.fields import Fields, invalid, unsupported, wrong_type
 from inference.server.messages import parse_messages, parse_tools
 from inference.server.sampling import (
+    MAX_TOKENS,
     SAMPLING_FIELDS,
     Sampling,
     parse_max_tokens,
@@ -16,6 +17,7 @@ from inference.server.sampling import (
 
 MAX_TOP_LOGPROBS = 20
 MAX_PROMPTS = 64
+MAX_TEMPLATE_CHARS = 1 << 16
 DEFAULT_COMPLETION_TOKENS = 16
 
 COMMON_FIELDS = SAMPLING_FIELDS.union(CONSTRAINT_FIELDS) | frozenset(
@@ -37,6 +39,8 @@ COMMON_FIELDS = SAMPLING_FIELDS.union(CONSTRAINT_FIELDS) | frozenset(
 CHAT_FIELDS = COMMON_FIELDS | frozenset(
     (
         "messages",
+        "chat_template",
+        "max_prompt_tokens",
         "max_completion_tokens",
         "top_logprobs",
         "tools",
@@ -87,9 +91,13 @@ class Streaming:
 
 @dataclass(frozen=True)
 class ChatRequest:
+    """template: instead of the model's own. max_prompt_tokens: more than these are refused."""
+
     target: Target
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
+    template: str | None
+    max_prompt_tokens: int | None
     max_tokens: int | None
     sampling: Sampling
     num_logprobs: int | None
@@ -118,6 +126,8 @@ def parse_chat(body: Fields, vocab_size: int) -> ChatRequest:
         target=parse_target(body),
         messages=parse_messages(body),
         tools=parse_tools(body),
+        template=body.string("chat_template", None, MAX_TEMPLATE_CHARS),
+        max_prompt_tokens=body.integer("max_prompt_tokens", None, 1, MAX_TOKENS),
         max_tokens=parse_max_tokens(body, ("max_tokens", "max_completion_tokens"), lowest=1),
         sampling=parse_sampling(body, vocab_size, num_logprobs),
         num_logprobs=num_logprobs,

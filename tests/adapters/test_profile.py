@@ -16,14 +16,26 @@ from tenants.models import AuditEvent, Role
 from tenants.scope import tenant_scope
 from tests import factories
 from tests.adapters.conftest import put_in_quarantine
+from tests.tiny import CHAT_TEMPLATE
 
 URL = "/api/tenants/acme/adapters/support-bot/versions/1/profile/"
 NOTHING = dict.fromkeys(
     (
-        *("system_prompt", "stop", "max_tokens", "temperature", "top_p", "top_k", "min_p"),
+        *(
+            "system_prompt",
+            "chat_template",
+            "stop",
+            "max_tokens",
+            "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+        ),
         *("repetition_penalty", "frequency_penalty", "presence_penalty", "seed"),
     )
 )
+LOOP = "{% for a in range(99999) %}"
+ENDLESS = LOOP * 3 + "{% endfor %}" * 3
 PROFILE = {"system_prompt": "Answer as a clerk.", "stop": ["\n\n", "User:"], "temperature": 0.2}
 
 
@@ -55,7 +67,8 @@ def test_it_works(client: Client, alice: Principal, version: AdapterVersion) -> 
     assert response.json() == client.get(URL).json() == NOTHING | PROFILE | {"max_tokens": 64}
     resolved = resolve(alice.tenant_id, "support-bot")
     sampling = {"temperature": 0.2}
-    assert resolved.profile == ServingProfile("Answer as a clerk.", ("\n\n", "User:"), 64, sampling)
+    stop = ("\n\n", "User:")
+    assert resolved.profile == ServingProfile("Answer as a clerk.", None, stop, 64, sampling)
     assert resolve(alice.tenant_id, "support-bot@1").profile == resolved.profile
     assert resolved.digest == version.digest
     assert client.delete(URL).status_code == 204
@@ -113,7 +126,7 @@ def test_a_change_is_an_audit_row_and_an_event(
         ({"system_prompt": ""}, "system_prompt", "text of 1 to 32768 characters"),
         ({"system_prompt": "a\0b"}, "system_prompt", "text of 1 to 32768 characters"),
         ({"system_prompt": "\ud800"}, "system_prompt", "text of 1 to 32768 characters"),
-        ({"temprature": 1}, "temprature", "one of system_prompt, stop, max_tokens, temperature"),
+        ({"temprature": 1}, "temprature", "one of system_prompt, chat_template, stop, max_tokens"),
         ([], "", "an object"),
     ],
 )
@@ -155,3 +168,45 @@ def test_who_may_not(client: Client, alice: Principal, version: AdapterVersion) 
     assert put(theirs, PROFILE).status_code == 403
     assert theirs.delete(URL).status_code == 403
     assert put(client, PROFILE, URL.replace("/1/", "/9/")).status_code == 404
+
+
+def test_a_chat_template_is_tried(
+    client: Client, alice: Principal, version: AdapterVersion
+) -> None:
+    body = {"chat_template": CHAT_TEMPLATE, "system_prompt": "Be brief."}
+    assert put(client, body).status_code == 200
+    profile = resolve(alice.tenant_id, "support-bot").profile
+    assert profile and profile.chat_template == CHAT_TEMPLATE
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("{% for", "chat template: line 1"),
+        ("Hello", "one turn: what the user says does not reach the model"),
+        ("{{ messages[0].content }}", "two turns: what the user says does not reach the model"),
+        ("{{ raise_exception('never') }}", "cannot render the messages: never"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
+        (
+            "{% for a in range(9999) %}{% for b in range(9999) %}{{ a }}{% endfor %}{% endfor %}",
+            "m",
+        ),
+    ],
+)
+def test_a_chat_template_that_fails_is_refused(
+    client: Client, version: AdapterVersion, source: str, reason: str
+) -> None:
+    response = put(client, {"chat_template": source})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "invalid_profile"), error
+    assert reason in error["message"]
+    assert {one["field"] for one in error["details"]} == {"chat_template"}
+    assert client.get(URL).json() == NOTHING
+
+
+def test_a_template_may_refuse_a_system_prompt(client: Client, version: AdapterVersion) -> None:
+    source = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    source += "{{ messages[-1].content }}"
+    assert put(client, {"chat_template": source}).status_code == 200
+    error = put(client, {"chat_template": source, "system_prompt": "x"}).json()["error"]
+    assert "no system" in error["message"]

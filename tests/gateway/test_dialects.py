@@ -11,6 +11,7 @@ from tests.adapters.fake_peers import BASE, FakePeer, FakeSglang, FakeVllm
 from tests.adapters.fake_replica import running
 from tests.gateway.conftest import Customer, Stack
 from tests.gateway.live import default_database, default_store, start_web, wait_for
+from tests.gateway.test_profile import give
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 PEERS = {"vllm": FakeVllm, "sglang": FakeSglang}
@@ -115,3 +116,16 @@ def test_a_name_over_another_folder_is_not_routed_to(
         return False
 
     wait_for("the poll that sees the folder", status)
+
+
+def test_a_version_with_its_own_chat_template_is_not_served_by_the_bases(
+    served: tuple[Customer, FakePeer, str],
+) -> None:
+    customer, peer, _ = served
+    give(customer, {"chat_template": "{{ messages[0].content }}"})
+    num_bodies = len(peer.bodies)
+    with pytest.raises(openai.InternalServerError) as caught:
+        ask(customer, "support-bot")
+    assert caught.value.status_code == 503
+    assert caught.value.code == "chat_template_unavailable"
+    assert len(peer.bodies) == num_bodies

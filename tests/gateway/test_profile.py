@@ -117,6 +117,25 @@ def test_messages_are_counted_as_the_client_sent_them() -> None:
     assert as_sent(error, plain) is error
 
 
+def test_a_chat_template_goes_along_with_what_was_reserved(stack: Stack, acme: Customer) -> None:
+    give(acme, {"chat_template": "{{ messages[0].content }} ✓"})
+    ask(acme)
+    sent = last_sent(stack)
+    plain = parse_ask("chat.completions", {"model": "bot", "messages": MESSAGES})
+    assert sent["chat_template"] == "{{ messages[0].content }} ✓"
+    num_bytes = len("{{ messages[0].content }} ✓".encode())
+    assert sent["max_prompt_tokens"] == plain.num_prompt_tokens_bound + num_bytes
+    acme.client().completions.create(model="support-bot", prompt="Once")
+    assert "chat_template" not in last_sent(stack)
+
+
+def test_a_request_brings_no_chat_template(acme: Customer) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(acme, extra_body={"chat_template": "{{ 1 }}"})
+    assert caught.value.param == "chat_template" and "serving profile" in caught.value.message
+    ask(acme, extra_body={"chat_template": None, "max_prompt_tokens": 1})
+
+
 def test_a_refusal_names_the_clients_message(stack: Stack, acme: Customer) -> None:
     give(acme, VALUES)
     refusal = {"message": "Invalid 'messages[1].content'.", "param": "messages[1].content"}

@@ -1201,6 +1201,8 @@ export interface components {
         Profile: {
             /** @description Sent first when the request's messages have no system message. */
             system_prompt?: string | null;
+            /** @description Jinja, in place of the base model's own. It is tried before it is kept. */
+            chat_template?: string | null;
             /** @description Added to the request's own. */
             stop?: string[] | null;
             max_tokens?: number | null;
@@ -1223,6 +1225,8 @@ export interface components {
         ProfileRequest: {
             /** @description Sent first when the request's messages have no system message. */
             system_prompt?: string | null;
+            /** @description Jinja, in place of the base model's own. It is tried before it is kept. */
+            chat_template?: string | null;
             /** @description Added to the request's own. */
             stop?: string[] | null;
             max_tokens?: number | null;
@@ -3227,6 +3231,14 @@ export interface operations {
                 };
             };
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -292,3 +292,17 @@ def test_a_clients_request_id_is_only_echoed(server: Server) -> None:
     bad = server.call("/v1/chat/completions", body, headers={"X-Request-Id": "x" * 200})
     assert bad.status == 200
     assert "X-Request-Id" not in bad.headers
+
+
+def test_another_chat_template(client: OpenAI) -> None:
+    plain = client.chat.completions.create(model="red", **GREEDY)
+    source = "{% for message in messages %}{{ message.role }}: {{ message.content }}{% endfor %}"
+    told = {"chat_template": source, "max_prompt_tokens": 64}
+    other = client.chat.completions.create(model="red", **GREEDY, extra_body=told)
+    assert plain.usage is not None and other.usage is not None
+    # The tiny tokenizer has a token for each byte, and the template adds no control token.
+    assert other.usage.prompt_tokens == len("user: hi there")
+    for change in ({"max_prompt_tokens": 5}, {"chat_template": "{% if"}, {"chat_template": ""}):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(model="red", **GREEDY, extra_body=told | change)
+        assert caught.value.param in ("messages", "chat_template")

@@ -17,9 +17,9 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
+from inference.chat_template import ChatTemplate, load_chat_template
 from inference.errors import EngineError
 from inference.model_spec import ModelError
-from inference.server.chat_template import ChatTemplate, load_chat_template
 from inference.server.model_folder import ModelFolder
 from inference.server.tokenizer import Tokenizer as OurTokenizer
 

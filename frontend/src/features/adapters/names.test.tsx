@@ -34,7 +34,8 @@ test("the profile is shown, edited and saved whole", async () => {
   await user.click(screen.getByRole("button", { name: "Edit the serving profile of v2" }));
   const dialog = within(await screen.findByRole("dialog"));
   await user.clear(dialog.getByLabelText("System prompt"));
-  await user.type(dialog.getByLabelText("Stop words"), "\nUser:");
+  await user.click(dialog.getByLabelText("Stop words"));
+  await user.paste("\nUser:");
   await user.type(dialog.getByLabelText("Top k"), "40");
   await user.click(dialog.getByRole("button", { name: "Save" }));
   await waitFor(() => expect(card).toHaveTextContent("Top k40"));

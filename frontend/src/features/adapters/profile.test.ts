@@ -15,6 +15,7 @@ test("a form holds a profile and gives it back", () => {
   expect(values).toMatchObject({ stop: "\\n\\n\nUser:", temperature: 0, top_p: "" });
   expect(profileOf(values)).toEqual({
     ...profile,
+    chat_template: null,
     max_tokens: null,
     top_p: null,
     top_k: null,

@@ -18,6 +18,7 @@ export type NumberName = (typeof NUMBERS)[number]["name"];
 /** As a form holds it: what is empty is not set. Stop words stand one a line. */
 export interface ProfileValues extends Record<NumberName, number | string> {
   system_prompt: string;
+  chat_template: string;
   stop: string;
 }
 
@@ -36,6 +37,7 @@ export function valuesOf(profile: Profile): ProfileValues {
   return {
     ...(Object.fromEntries(numbers) as Record<NumberName, number | string>),
     system_prompt: profile.system_prompt ?? "",
+    chat_template: profile.chat_template ?? "",
     stop: (profile.stop ?? []).map(shownStop).join("\n"),
   };
 }
@@ -49,6 +51,7 @@ export function profileOf(values: ProfileValues): Profile {
   return {
     ...(Object.fromEntries(numbers) as Record<NumberName, number | null>),
     system_prompt: values.system_prompt === "" ? null : values.system_prompt,
+    chat_template: values.chat_template === "" ? null : values.chat_template,
     stop: stop.length === 0 ? null : stop.map(readStop),
   };
 }

@@ -81,6 +81,14 @@ function ProfileView({ profile }: { profile: Profile }) {
         </Group>
       )}
       {facts.length > 0 && <FactGrid facts={facts} />}
+      {profile.chat_template && (
+        <Box>
+          <Title order={3} mb={8}>
+            Chat template
+          </Title>
+          <CodeBlock code={profile.chat_template} label="chat template" isWrapped />
+        </Box>
+      )}
     </Stack>
   );
 }

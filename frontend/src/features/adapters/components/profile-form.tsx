@@ -54,6 +54,17 @@ export function ProfileForm({ profile, isPending, error, onSubmit }: ProfileForm
             />
           ))}
         </SimpleGrid>
+        <Textarea
+          label="Chat template"
+          description="Jinja, in place of the base model’s own. It is tried before it is kept."
+          placeholder="not set"
+          autosize
+          minRows={1}
+          maxRows={10}
+          styles={{ input: { fontFamily: "var(--mantine-font-family-monospace)" } }}
+          spellCheck={false}
+          {...form.getInputProps("chat_template")}
+        />
         {error && <ErrorNotice title="Could not save it" error={error} />}
         <Group justify="flex-end">
           <Button type="submit" loading={isPending}>

@@ -1,4 +1,9 @@
-"""A model's own chat template, rendered as transformers renders it, in a sandbox."""
+"""A chat template, rendered as transformers renders it, in a sandbox. Torch-free.
+
+The sandbox keeps a template from the machine, not from its time: `{% for %}` in `{% for %}` has no
+end. So a model's own, which its operator chose, is rendered where it is needed; a tenant's is only
+rendered in a process with limits (inference/server/template_child.py, adapters/validation).
+"""
 
 import json
 from datetime import datetime
@@ -10,9 +15,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from inference.errors import EngineError
+from inference.errors import EngineError, ErrorCode
 from inference.model_spec import ModelError
-from inference.server.fields import invalid, unsupported
 
 # What a template can raise on messages it was not made for; TypeError has its own treatment.
 RENDER_ERRORS = (
@@ -89,7 +93,8 @@ class ChatTemplate:
         Raises EngineError naming messages (or tools) when the template refuses or cannot.
         """
         if tools and not self._takes_tools:
-            raise unsupported("tools", "This model's chat template has no place for tools.")
+            message = "This model's chat template has no place for tools."
+            raise EngineError(ErrorCode.UNSUPPORTED_PARAMETER, message, "tools")
         try:
             return self._render(messages, tools, add_generation_prompt)
         except TypeError as error:
@@ -122,7 +127,8 @@ class ChatTemplate:
 
 def _cannot_render(error: Exception) -> EngineError:
     reason = str(error)[:300] or type(error).__name__
-    return invalid("messages", f"The model's chat template cannot render the messages: {reason}")
+    message = f"The model's chat template cannot render the messages: {reason}"
+    return EngineError(ErrorCode.INVALID_REQUEST, message, "messages")
 
 
 def load_special_tokens(config: dict[str, Any]) -> dict[str, str]:
