@@ -69,11 +69,14 @@ class DenseRows:
     """One group's gathered rank rows, of G adapters, zero beyond an adapter's rank.
 
     a_rows [G, H, NS·R], scaled, slice-major, so that one token reads them as they lie: 51 µs where
-    [G, NS·R, H] took 77 (8 adapters, 576 × 48). b_rows [G, R, N].
+    [G, NS·R, H] took 77 (8 adapters, 576 × 48). b_rows [G, NB, R, W]: in NB blocks of columns as
+    wide as all slices can be cut into, so that a token's slices are one batched matmul. slices
+    [NB] int64: the slice of each block, None where NB is 1.
     """
 
     a_rows: torch.Tensor
     b_rows: torch.Tensor
+    slices: torch.Tensor | None
 
 
 @dataclass(frozen=True)

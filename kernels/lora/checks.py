@@ -35,7 +35,7 @@ def check_h(h: Shrunk, weights: LoraWeights, batch: LoraBatch) -> None:
     num_tokens, num_slices = batch.token_slot.shape[0], len(weights.slice_sizes)
     num_rows, num_places = batch.page_table.shape[1] * weights.b.shape[1], num_tokens
     if batch.dense is not None:
-        num_rows = batch.dense.rows[weights.column].b_rows.shape[1]
+        num_rows = batch.dense.rows[weights.column].b_rows.shape[2]
         num_places = batch.dense.source.shape[0]
     expect_shape("h", h.shares, ("P", num_places, num_slices, num_rows))
     expect_dtype("h", h.shares, torch.float32, *serving_dtypes(weights))

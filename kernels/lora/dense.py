@@ -5,6 +5,7 @@ kept while the same adapters are active. Tokens are placed adapter by adapter, f
 adapter with the most; where that would more than double them, it is a matmul an adapter instead.
 """
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
@@ -78,7 +79,15 @@ class ActivePages:
         # A page that the slot may not read is read as page 0, and zeroed.
         pages = pages.where(is_there.view(-1, rows_per_page).any(dim=1), 0)
         scales = batch.scales[slots]  # [G, M]
-        self._rows = {w.column: _gather_rows(w, pages, is_there, scales) for w in self._weights}
+        # One allocation: as large as it is, it may lie on huge pages, and all is read in each step.
+        sizes = [
+            is_there.numel() * (w.a.shape[1] * w.a.shape[3] + w.b.shape[2]) for w in self._weights
+        ]
+        rooms = self._weights[0].a.new_empty(sum(sizes)).split_with_sizes(sizes)
+        self._rows = {
+            weights.column: _gather_rows(weights, pages, is_there, scales, room)
+            for weights, room in zip(self._weights, rooms, strict=True)
+        }
 
 
 def dense_shrink(x: torch.Tensor, weights: LoraWeights, dense: DenseBatch) -> torch.Tensor:
@@ -96,20 +105,17 @@ def dense_shrink(x: torch.Tensor, weights: LoraWeights, dense: DenseBatch) -> to
 
 def dense_expand(y: torch.Tensor, h: torch.Tensor, weights: LoraWeights, dense: DenseBatch) -> None:
     """Semantics: y += h B, in place. y [T, N]; h as dense_shrink returns it."""
-    b_rows = dense.rows[weights.column].b_rows
+    rows = dense.rows[weights.column]
     placed = y if dense.is_in_order else y.index_select(0, dense.source)
+    # [places, NB, R]
+    h = h if rows.slices is None else h.index_select(1, rows.slices)
     if dense.is_even:
-        num_groups = len(b_rows)
-        _add_slices(placed.view(num_groups, -1, y.shape[1]), h, b_rows, weights.slice_sizes)
+        _add(placed, h, rows.b_rows)
     else:
-        parts = zip(
-            torch.split_with_sizes(placed, dense.counts),
-            torch.split_with_sizes(h, dense.counts),
-            b_rows,
-            strict=True,
-        )
-        for part, h_part, rows in parts:
-            _add_slices(part[None], h_part, rows[None], weights.slice_sizes)
+        parts = torch.split_with_sizes(placed, dense.counts)
+        h_parts = torch.split_with_sizes(h, dense.counts)
+        for part, h_part, b_rows in zip(parts, h_parts, rows.b_rows, strict=True):
+            _add(part, h_part, b_rows[None])
     if dense.is_in_order:
         return
     if dense.places is not None:
@@ -117,22 +123,18 @@ def dense_expand(y: torch.Tensor, h: torch.Tensor, weights: LoraWeights, dense: 
     y.index_copy_(0, dense.tokens, placed)
 
 
-def _add_slices(
-    y: torch.Tensor, h: torch.Tensor, b_rows: torch.Tensor, slice_sizes: tuple[int, ...]
-) -> None:
-    """y [G, n, N] += h [G · n, NS, R] · b_rows [G, R, N], slice by slice."""
-    h = h.view(*y.shape[:2], *h.shape[1:])
-    columns = zip(
-        torch.split_with_sizes(y, slice_sizes, dim=2),
-        torch.split_with_sizes(b_rows, slice_sizes, dim=2),
-        strict=True,
-    )
-    for s, (part, rows) in enumerate(columns):
-        # Into columns of a wider y, baddbmm_ would be a matmul an adapter.
-        if part.is_contiguous():
-            part.baddbmm_(h[:, :, s], rows)
-        else:
-            part.add_(torch.bmm(h[:, :, s], rows))
+def _add(y: torch.Tensor, h: torch.Tensor, b_rows: torch.Tensor) -> None:
+    """y [G · n, N] += h [G · n, NB, R] · b_rows [G, NB, R, W], block by block."""
+    num_groups, num_blocks, num_rows, width = b_rows.shape
+    b_rows = b_rows.view(-1, num_rows, width)
+    if len(y) == num_groups and y.is_contiguous():
+        # One token each: blocks lie side by side in memory, and are added to where they are.
+        y.view(-1, 1, width).baddbmm_(h.view(-1, 1, num_rows), b_rows)
+        return
+    blocks = h.view(num_groups, -1, num_blocks, num_rows).transpose(1, 2)
+    added = torch.bmm(blocks.reshape(num_groups * num_blocks, -1, num_rows), b_rows)
+    added = added.view(num_groups, num_blocks, -1, width).transpose(1, 2)
+    y.view(num_groups, -1, num_blocks, width).add_(added)
 
 
 def _placed(
@@ -175,20 +177,32 @@ def _check_groups(weights: Sequence[LoraWeights]) -> None:
 
 
 def _gather_rows(
-    weights: LoraWeights, pages: torch.Tensor, is_there: torch.Tensor, scales: torch.Tensor
+    weights: LoraWeights,
+    pages: torch.Tensor,
+    is_there: torch.Tensor,
+    scales: torch.Tensor,
+    room: torch.Tensor,
 ) -> DenseRows:
-    """pages [G · pages of the widest]; is_there [G, R]: rows to read."""
-    num_slices, hidden = weights.a.shape[1], weights.a.shape[3]
+    """pages [G · pages of the widest]; is_there [G, R]: rows to read; room: for all elements."""
+    _, num_slices, rows_per_page, hidden = weights.a.shape
     num_groups, num_rows = is_there.shape
-    a_rows = weights.a.index_select(0, pages).view(num_groups, -1, *weights.a.shape[1:])
-    a_rows = a_rows.permute(0, 4, 2, 1, 3).reshape(num_groups, hidden, num_slices, num_rows)
-    b_rows = weights.b.index_select(0, pages).view(num_groups, num_rows, -1)
+    a_room, b_room = room.tensor_split([num_groups * hidden * num_slices * num_rows])
+    a_rows = a_room.view(num_groups, hidden, num_slices, num_rows)
+    # [G, pages, NS, PR, H] → [G, H, NS, pages, PR]
+    found = weights.a.index_select(0, pages).view(num_groups, -1, *weights.a.shape[1:])
+    a_rows.view(*a_rows.shape[:3], -1, rows_per_page).copy_(found.permute(0, 4, 2, 1, 3))
+    width = math.gcd(*weights.slice_sizes)
+    b_rows = b_room.view(num_groups, -1, num_rows, width)
+    found = weights.b.index_select(0, pages).view(num_groups, num_rows, -1, width)
+    b_rows.copy_(found.transpose(1, 2))
     scale = scales[:, weights.column : weights.column + num_slices]  # [G, NS]
     a_rows.mul_(scale[:, None, :, None])
     if not bool(is_there.all()):
         a_rows.masked_fill_(~is_there[:, None, None, :], 0.0)
-        b_rows.masked_fill_(~is_there[:, :, None], 0.0)
-    return DenseRows(a_rows.view(num_groups, hidden, num_slices * num_rows), b_rows)
+        b_rows.masked_fill_(~is_there[:, None, :, None], 0.0)
+    counts = torch.tensor([size // width for size in weights.slice_sizes])
+    slices = torch.arange(num_slices).repeat_interleave(counts) if len(b_rows[0]) > 1 else None
+    return DenseRows(a_rows.view(num_groups, hidden, num_slices * num_rows), b_rows, slices)
 
 
 _MISSING = object()

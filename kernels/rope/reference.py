@@ -22,11 +22,14 @@ def rope_kv_write(
     qkv = sum_shares(qkv, k_cache.dtype)
     heads = qkv.view(qkv.shape[0], -1, head_dim)
     num_heads = heads.shape[1] - 2 * num_kv_heads
-    q, k, v = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)
+    qk, v = heads[:, :-num_kv_heads], heads[:, -num_kv_heads:]
     if q_norm is not None and k_norm is not None:
-        q, k = rms_norm(q, q_norm, eps), rms_norm(k, k_norm, eps)
-    kv_write(rotate(k, cos, sin), v, k_cache, v_cache, places)
-    return rotate(q, cos, sin)
+        q, k = qk[:, :num_heads], qk[:, num_heads:]
+        qk = torch.cat((rms_norm(q, q_norm, eps), rms_norm(k, k_norm, eps)), dim=1)
+    # Together: on the CPU an op of few tokens is its call.
+    qk = rotate(qk, cos, sin)
+    kv_write(qk[:, num_heads:], v, k_cache, v_cache, places)
+    return qk[:, :num_heads].contiguous()
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
