@@ -14,6 +14,7 @@ from itertools import accumulate
 import torch
 
 from inference.batch import ForwardBatch, SequenceBatch, TokenBatch
+from inference.cpu_threads import threads_of_step
 from inference.decode_graphs import DecodeGraphs
 from inference.lora import LoraPool, LoraStep
 from inference.models.llama import LlamaModel
@@ -110,6 +111,10 @@ class ModelRunner:
         if plan.new_blocks and self.kv.device.type == "cpu":
             # The reference multiplies what it masks: a former owner's NaN would stay one.
             self.kv[:, :, list(plan.new_blocks)] = 0
+        with threads_of_step(sum(item.num_tokens for item in plan.work), self.kv.device):
+            return self._launch(plan, started_s)
+
+    def _launch(self, plan: Plan, started_s: float) -> Forward:
         wanted = spans(plan.work)
         path, scoring = self._path(plan.work, bool(wanted)), None
         if path == GRAPH:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import torch
 
+from inference.cpu_threads import threads
 from kernels.folded import linear_shrink
 from kernels.linear import linear_shares
 from kernels.lora import LoraBatch, LoraWeights, Shrunk, shrink
@@ -44,21 +45,24 @@ class PlainLinear:
 @dataclass(frozen=True)
 class PackedLinear:
     """weight in oneDNN's blocked layout, opaque to other ops. one_row [in, out]: the same numbers
-    for x of one row, if kept, in the order of memory that suits it.
+    for x of one row, if kept, in the order of memory that suits it. num_threads: that it takes,
+    also in a step whose other ops have one.
     """
 
     weight: torch.Tensor
     bias: torch.Tensor | None
+    num_threads: int
     one_row: torch.Tensor | None = None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if self.one_row is not None and x.shape[0] == 1:
-            y = x @ self.one_row
-            return y if self.bias is None else y.add_(self.bias)
-        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
-            x, self.weight, self.bias, "none", [], ""
-        )
-        return found
+        with threads(self.num_threads):
+            if self.one_row is not None and x.shape[0] == 1:
+                y = x @ self.one_row
+                return y if self.bias is None else y.add_(self.bias)
+            found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+                x, self.weight, self.bias, "none", [], ""
+            )
+            return found
 
     def with_shrink(
         self, x: torch.Tensor, weights: LoraWeights, batch: LoraBatch
@@ -79,11 +83,14 @@ def linear(
     """
     if weight.device.type != "cpu" or not _can_pack(weight):
         return PlainLinear(weight, bias)
+    num_threads = torch.get_num_threads()
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, BATCH_HINT)
     if not keeps_one_row:
-        return PackedLinear(packed, bias)
+        return PackedLinear(packed, bias, num_threads)
     is_tall = weight.shape[0] > weight.shape[1]
-    return PackedLinear(packed, bias, weight.t().contiguous() if is_tall else weight.t())
+    return PackedLinear(
+        packed, bias, num_threads, weight.t().contiguous() if is_tall else weight.t()
+    )
 
 
 def _can_pack(weight: torch.Tensor) -> bool:

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from inference.cpu_threads import MAX_TOKENS_ALONE, threads, threads_of_step
 from inference.models.linear import PackedLinear, PlainLinear, linear
 
 SHAPES = ((37, 19), (19, 37), (64, 64), (1, 7), (7, 1))
@@ -44,3 +45,30 @@ def test_the_plain_weight_is_dropped_unless_it_serves_one_row() -> None:
 
 def test_what_cannot_be_packed_stays_plain() -> None:
     assert isinstance(linear(torch.randn(5, 3, dtype=torch.bfloat16)), PlainLinear)
+
+
+def test_a_small_step_has_one_thread_and_its_matmuls_have_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+    pointwise = torch.ops.mkldnn._linear_pointwise
+
+    def counted(*arguments: object) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        found: torch.Tensor = pointwise(*arguments)
+        return found
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", counted)
+    cpu = torch.device("cpu")
+    with threads(2):
+        packed = linear(torch.randn(37, 19))
+        for num_tokens, alone in ((1, 1), (MAX_TOKENS_ALONE, 1), (MAX_TOKENS_ALONE + 1, 2)):
+            with threads_of_step(num_tokens, cpu):
+                assert torch.get_num_threads() == alone
+                packed(torch.randn(num_tokens, 19))
+                assert torch.get_num_threads() == alone
+            assert torch.get_num_threads() == 2
+        with pytest.raises(RuntimeError, match="mat"), threads_of_step(1, cpu):
+            packed(torch.randn(1, 5))
+        assert torch.get_num_threads() == 2
+    assert seen and set(seen) == {2}
