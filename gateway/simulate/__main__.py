@@ -15,12 +15,18 @@ from gateway.simulate.report import header, line, title
 from gateway.simulate.run import Result, Run
 from gateway.simulate.traffic import Scenario
 
-LARGE = Scenario(num_adapters=10_000, num_replicas=100, duration_s=900.0)
+LARGE = Scenario(
+    num_adapters=10_000,
+    num_replicas=100,
+    requests_per_replica=8.0,
+    duration_s=360.0,
+    warm_up_s=180.0,
+)
 TABLE = (
     *(Scenario(num_slots=number) for number in (64, 96, 128, 192, 256)),
     *(Scenario(exponent=exponent) for exponent in (0.8, 1.2)),
-    *(Scenario(requests_per_replica=number) for number in (4.0, 64.0)),
-    *(Scenario(num_gateways=number) for number in (1, 8)),
+    *(Scenario(requests_per_replica=number) for number in (4.0, 32.0)),
+    Scenario(num_gateways=8),
     Scenario(churn_s=120.0),
     LARGE,
     replace(LARGE, churn_s=30.0),

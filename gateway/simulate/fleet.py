@@ -4,6 +4,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
 from adapters.rendezvous import Spread, num_wanted, ranked_for, spread
+from gateway.router import Snapshot
 
 # As production places: each digest on two replicas at least.
 NUM_REPLICAS_PER_ADAPTER = 2
@@ -47,6 +48,12 @@ class Replica:
         if not self.running[digest]:
             del self.running[digest]
         self.num_running -= 1
+
+    def report(self, all_held: frozenset[str] | None) -> Snapshot:
+        """What its /state says. all_held: what each replica holds where there is no placement."""
+        digests = frozenset(self.held) if all_held is None else all_held
+        on_device, running = frozenset(self.slots), dict(self.running)
+        return Snapshot(self.url, self.is_up, digests, self.num_running, 0, on_device, running)
 
     def die(self) -> None:
         self.is_up = False

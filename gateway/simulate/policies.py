@@ -5,8 +5,9 @@ Each gateway has a policy of its own. It gives an order to try; the first that i
 
 import random
 from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Protocol
 
 from adapters.rendezvous import score
@@ -16,12 +17,13 @@ from gateway.spreads import Spreads
 
 # Points of each replica on the ring; fewer are lumpy.
 NUM_POINTS = 250
+NUM_TRIES = 3
 # What gateways with bounded loads use.
 RING_LOAD_FACTOR = 1.25
 
 
 class Policy(Protocol):
-    def order(self, arrival: Arrival, fleet: Sequence[Snapshot], now_s: float) -> Sequence[str]: ...
+    def order(self, arrival: Arrival, fleet: Sequence[Snapshot], now_s: float) -> list[str]: ...
     def opened(self, digest: str) -> None: ...
     def closed(self, digest: str) -> None: ...
 
@@ -86,12 +88,16 @@ def ring(urls: frozenset[str]) -> tuple[tuple[int, str], ...]:
     return tuple(sorted((score(str(n), url), url) for url in urls for n in range(NUM_POINTS)))
 
 
-@lru_cache(maxsize=32_768)
-def walk(digest: str, urls: frozenset[str]) -> tuple[str, ...]:
+def walk(digest: str, urls: frozenset[str]) -> Iterator[str]:
     """The replicas in the order in which the ring meets them from the digest on."""
     points = ring(urls)
     start = bisect(points, (score(digest, ""), ""))
-    return tuple(dict.fromkeys(url for _, url in points[start:] + points[:start]))
+    seen: set[str] = set()
+    for number in range(len(points)):
+        url = points[(start + number) % len(points)][1]
+        if url not in seen:
+            seen.add(url)
+            yield url
 
 
 class Consistent(Stateless):
@@ -100,8 +106,9 @@ class Consistent(Stateless):
     def __init__(self, seed: int) -> None:
         pass
 
-    def order(self, arrival: Arrival, fleet: Sequence[Snapshot], now_s: float) -> Sequence[str]:
-        return walk(arrival.digest, frozenset(one.url for one in fleet if one.is_ready))
+    def order(self, arrival: Arrival, fleet: Sequence[Snapshot], now_s: float) -> list[str]:
+        urls = frozenset(one.url for one in fleet if one.is_ready)
+        return list(islice(walk(arrival.digest, urls), NUM_TRIES))
 
 
 class Bounded(Stateless):
@@ -110,11 +117,11 @@ class Bounded(Stateless):
     def __init__(self, seed: int) -> None:
         pass
 
-    def order(self, arrival: Arrival, fleet: Sequence[Snapshot], now_s: float) -> Sequence[str]:
+    def order(self, arrival: Arrival, fleet: Sequence[Snapshot], now_s: float) -> list[str]:
         loads = {one.url: one.load for one in fleet if one.is_ready}
         bound = max(MIN_BOUND, RING_LOAD_FACTOR * (sum(loads.values()) + 1) / max(1, len(loads)))
-        urls = walk(arrival.digest, frozenset(loads))
-        return sorted(urls, key=lambda url: loads[url] if loads[url] >= bound else -1)
+        below = (url for url in walk(arrival.digest, frozenset(loads)) if loads[url] < bound)
+        return list(islice(below, NUM_TRIES)) or sorted(loads, key=lambda url: loads[url])
 
 
 # Whether only the replicas that placement chose hold a digest; else all do, and load on demand.

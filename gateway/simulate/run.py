@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from gateway.router import Snapshot, current_load
 from gateway.simulate.fleet import Placement, Replica
 from gateway.simulate.policies import POLICIES
 from gateway.simulate.traffic import Arrival, Scenario, arrivals, churn
+from gateway.simulate.views import Views
 
 POLL_INTERVAL_S = 1.0
 RECONCILE_INTERVAL_S = 2.0
@@ -57,19 +57,6 @@ class Result:
         return sum(self.ratios) / len(self.ratios)
 
 
-@dataclass
-class View:
-    """What one gateway knows of one replica."""
-
-    is_ready: bool = True
-    num_reported: int = 0
-    num_sent: int = 0
-    num_sent_at_report: int = 0
-    digests: frozenset[str] = frozenset()
-    on_device: frozenset[str] = frozenset()
-    num_requests: dict[str, int] = field(default_factory=dict)
-
-
 class Run:
     def __init__(self, scenario: Scenario, policy: str) -> None:
         make, is_placed = POLICIES[policy]
@@ -84,7 +71,7 @@ class Run:
         self.placement = Placement(self.digests, self.replicas)
         gateways = range(scenario.num_gateways)
         self.policies = [make(scenario.seed + number) for number in gateways]
-        self.views = [{url: View() for url in urls} for _ in gateways]
+        self.views = [Views(urls) for _ in gateways]
         self.last_place: dict[str, str] = {}
         self.result.running_s = dict.fromkeys(urls, 0.0)
         self.result.up_s = dict.fromkeys(urls, 0.0)
@@ -107,11 +94,11 @@ class Run:
             self._end_until(at_s)
             if kind == 0:
                 self._churn(*what)
-            elif kind == 1:
+            elif kind == 1 and self.all_held is None:
                 self.placement.reconcile(at_s)
             elif kind == 2:
                 self._poll(at_s)
-            else:
+            elif kind == 3:
                 self._arrive(what)
         return self.result
 
@@ -121,7 +108,7 @@ class Run:
     def _end_until(self, now_s: float) -> None:
         while self._ends and self._ends[0][0] <= now_s:
             _, _, arrival, replica, generation = heapq.heappop(self._ends)
-            self.views[arrival.gateway][replica.url].num_sent -= 1
+            self.views[arrival.gateway].send(replica.url, -1)
             self.policies[arrival.gateway].closed(arrival.digest)
             if replica.generation == generation:
                 replica.give_back(arrival.digest)
@@ -138,21 +125,16 @@ class Run:
             if end[3] is not replica:
                 kept.append(end)
                 continue
-            self.views[end[2].gateway][replica.url].num_sent -= 1
+            self.views[end[2].gateway].send(replica.url, -1)
             self.policies[end[2].gateway].closed(end[2].digest)
         self._ends = kept
         heapq.heapify(self._ends)
 
     def _poll(self, now_s: float) -> None:
         for replica in self.replicas:
-            digests = frozenset(replica.held) if self.all_held is None else self.all_held
-            on_device = frozenset(replica.slots)
+            found = replica.report(self.all_held)
             for views in self.views:
-                view = views[replica.url]
-                view.is_ready, view.num_reported = replica.is_up, replica.num_running
-                view.num_sent_at_report = view.num_sent
-                view.digests, view.on_device = digests, on_device
-                view.num_requests = dict(replica.running)
+                views.report(found)
         if self.is_measured(now_s):
             self._measure_load()
 
@@ -168,20 +150,19 @@ class Run:
     def _arrive(self, arrival: Arrival) -> None:
         views = self.views[arrival.gateway]
         policy = self.policies[arrival.gateway]
-        fleet = [snapshot(url, view) for url, view in views.items()]
-        for url in policy.order(arrival, fleet, arrival.at_s):
+        for url in policy.order(arrival, views.fleet(), arrival.at_s):
             replica = self.by_url[url]
             if replica.is_up:
                 self._serve(arrival, replica)
                 return
             # As in production: a request that cannot reach a replica marks it down at once.
-            views[url].is_ready = False
+            views.mark_down(url)
         if self.is_measured(arrival.at_s):
             self.result.num_unserved += 1
 
     def _serve(self, arrival: Arrival, replica: Replica) -> None:
         is_hit, is_swap = replica.take(arrival.digest)
-        self.views[arrival.gateway][replica.url].num_sent += 1
+        self.views[arrival.gateway].send(replica.url, 1)
         self.policies[arrival.gateway].opened(arrival.digest)
         takes_s = arrival.service_s + (0.0 if is_hit else self.scenario.load_s)
         end = (arrival.at_s + takes_s, next(self._order), arrival, replica, replica.generation)
@@ -193,8 +174,3 @@ class Run:
             self.result.num_swaps += is_swap
             self.result.num_prefix_hits += self.last_place.get(arrival.prefix) == replica.url
         self.last_place[arrival.prefix] = replica.url
-
-
-def snapshot(url: str, view: View) -> Snapshot:
-    load = current_load(view.num_reported, view.num_sent, view.num_sent_at_report)
-    return Snapshot(url, view.is_ready, view.digests, load, 0, view.on_device, view.num_requests)

@@ -26,7 +26,7 @@ class Scenario:
     requests_per_replica: float = 16.0
     mean_service_s: float = 4.0
     load_s: float = 0.1
-    duration_s: float = 1200.0
+    duration_s: float = 900.0
     warm_up_s: float = 300.0
     churn_s: float = 0.0
     down_s: float = 60.0
