@@ -44,6 +44,16 @@ __all__ = [
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,62}\Z"
 
 
+class Keep(models.TextChoices):
+    """How near to the device replicas keep an adapter's active version while nobody asks for it."""
+
+    NO = "no"
+    # In host memory when there is room.
+    WARM = "warm"
+    # On the device, always.
+    PINNED = "pinned"
+
+
 class Adapter(ScopedModel):
     """A tenant's name for a line of versions. active_version is what a request by name gets."""
 
@@ -55,6 +65,7 @@ class Adapter(ScopedModel):
     active_version = models.ForeignKey(
         "AdapterVersion", null=True, on_delete=models.SET_NULL, related_name="+"
     )
+    keep = models.CharField(max_length=16, choices=Keep.choices, default=Keep.NO)
     # Since when no version is to serve; until one is activated again.
     retired_at = models.DateTimeField(null=True)
     gate = models.CharField(max_length=16, choices=Gate.choices, default=Gate.OFF)

@@ -30,6 +30,7 @@ from adapters.fleet import (
     poll,
     sync_replicas,
 )
+from adapters.keeping import keep_near
 from adapters.models import (
     AdapterVersion,
     Canary,
@@ -66,6 +67,7 @@ def reconcile() -> None:
     if _load_due([report.replica for report in reports]):
         settle(desired)
     _unload_orphans([report.replica for report in reports], desired)
+    keep_near(reports)
 
 
 def needed_digests() -> set[str]:

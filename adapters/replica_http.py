@@ -25,9 +25,11 @@ def fetch_state(dialect: Dialect, url: str) -> dict[str, Any]:
     return dialect.read_state(answers)
 
 
-def load(dialect: Dialect, url: str, digest: str, path: str) -> None:
+def load(dialect: Dialect, url: str, digest: str, path: str, is_pinned: bool = False) -> None:
     """Idempotent at the replica. Raises ReplicaError with the replica's reason."""
-    dialect.read_load(_call(url, dialect.load(digest, path), LOAD_TIMEOUT_S), digest, path)
+    dialect.read_load(
+        _call(url, dialect.load(digest, path, is_pinned), LOAD_TIMEOUT_S), digest, path
+    )
 
 
 def unload(dialect: Dialect, url: str, digest: str) -> None:

@@ -66,6 +66,8 @@ class AdapterStore:
             if first is None and known is not None:
                 # These files were just seen to have its bytes.
                 known.path = path
+                if known.slot is None:
+                    self._reads.start_fetch(known)
                 return _info(name, self._bind(name, known, pinned))
             first = first or FirstLoad(self._reads.start_first(digest, path))
             self._first_loads[digest] = first

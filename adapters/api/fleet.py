@@ -1,17 +1,25 @@
 """The operator's view: replicas, their health and load, what lies where; and which take no work."""
 
+from typing import Any
+
 from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.parsers import JSONParser
 from rest_framework.permissions import IsAdminUser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from adapters import drain
-from adapters.api.serializers import ReplicaSerializer
-from adapters.models import Replica
+from adapters.api.serializers import AdapterSerializer, ReplicaSerializer, with_counts
+from adapters.keeping import set_keep
+from adapters.models import Adapter, Keep, Replica
 from tenants.api.errors import errors
 from tenants.api.pagination import Pagination
+from tenants.audit import Actor
+from tenants.models import Tenant
+from tenants.scope import tenant_scope
 
 
 class FleetView(APIView):
@@ -59,3 +67,30 @@ def set_draining(request: Request, replica_id: int, is_draining: bool) -> Respon
     replica = get_object_or_404(Replica, id=replica_id)
     replica = drain.set_draining(replica.id, is_draining, request.user.get_username())
     return Response(ReplicaSerializer(replica).data)
+
+
+class NewKeepSerializer(serializers.Serializer[Any]):
+    keep = serializers.ChoiceField(choices=Keep.choices)
+
+
+class KeepView(APIView):
+    permission_classes = [IsAdminUser]
+    parser_classes = [JSONParser]
+
+    @extend_schema(
+        operation_id="fleet_keep",
+        request=NewKeepSerializer,
+        responses={200: AdapterSerializer, **errors(400, 401, 403, 404)},
+        description="How near to the device replicas keep the adapter's active version: pinned "
+        "there, warm in host memory, or no. Replicas of other engines cannot.",
+    )
+    def put(self, request: Request, tenant: str, name: str) -> Response:
+        body = NewKeepSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        owner = get_object_or_404(Tenant, slug=tenant)
+        actor = Actor(owner.id, "operator", user_id=request.user.id)
+        with tenant_scope(owner.id):
+            adapter = get_object_or_404(Adapter, name=name)
+            set_keep(actor, adapter, Keep(body.validated_data["keep"]), request)
+            row = with_counts(Adapter.objects.filter(id=adapter.id)).get()
+            return Response(AdapterSerializer(row).data)

@@ -12,6 +12,7 @@ from adapters.models import (
     AdapterVersion,
     Canary,
     CanaryState,
+    Keep,
     Placement,
     PlacementState,
     Replica,
@@ -34,6 +35,9 @@ class AdapterSerializer(serializers.ModelSerializer[Adapter]):
     active_version = VersionRefSerializer(allow_null=True, read_only=True)
     canary = CanaryRefSerializer(allow_null=True, read_only=True)
     num_versions = serializers.IntegerField(read_only=True)
+    keep = serializers.ChoiceField(
+        choices=Keep.choices, read_only=True, help_text="Near the device; the operator's to set."
+    )
     retired_at = serializers.DateTimeField(
         allow_null=True, read_only=True, help_text="Until a version is activated again."
     )
@@ -46,6 +50,7 @@ class AdapterSerializer(serializers.ModelSerializer[Adapter]):
             "active_version",
             "canary",
             "num_versions",
+            "keep",
             "retired_at",
             "created_at",
             "updated_at",

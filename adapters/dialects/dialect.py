@@ -19,9 +19,10 @@ class Ability(StrEnum):
     REPORTS_DIGEST = "reports digest"
     # Its state has num_running and num_waiting; others' load is what this process has sent them.
     REPORTS_LOAD = "reports load"
-    PIN = "pin"
     # Renders a request by a chat template that it brings, and by no more tokens than it may.
     CHAT_TEMPLATE = "chat template"
+    # Pins, unpins and prefetches what it holds, and tells where each adapter is.
+    KEEP = "keep near"
     # Log-probabilities of a prompt's own tokens, given as ids, and nothing generated.
     SCORE = "score"
     TOKENIZE = "tokenize"
@@ -71,7 +72,8 @@ class Dialect:
     """state_calls are asked in turn, and read together.
 
     read_state: EngineState as JSON, as far as this engine tells; an adapter's "digest" is "" when
-    it is not one of ours. read_load, read_unload: nothing, or a ReplicaError. request: the body for
+    it is not one of ours. load: of a digest and its folder, pinned or not where KEEP is an ability.
+    read_load, read_unload: nothing, or a ReplicaError. request: the body for
     this engine, of a digest or (None) the base. used: the fingerprint of what a chunk shows to have
     served. read_error: OpenAI's error object with our codes, of a refusal's body or a frame's.
     """
@@ -80,7 +82,7 @@ class Dialect:
     abilities: frozenset[Ability]
     state_calls: tuple[Call, ...]
     read_state: Callable[[Sequence[Answer]], dict[str, Any]]
-    load: Callable[[str, str], Call]
+    load: Callable[[str, str, bool], Call]
     read_load: Callable[[Answer, str, str], None]
     unload: Callable[[str], Call]
     read_unload: Callable[[Answer], None]

@@ -19,8 +19,8 @@ def read_state(answers: Sequence[Answer]) -> dict[str, Any]:
     return state
 
 
-def load(digest: str, path: str) -> Call:
-    body = {"lora_name": digest, "lora_path": path, "pinned": False}
+def load(digest: str, path: str, is_pinned: bool) -> Call:
+    body = {"lora_name": digest, "lora_path": path, "pinned": is_pinned}
     return Call("POST", "/load_lora_adapter", body)
 
 

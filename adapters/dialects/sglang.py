@@ -29,7 +29,8 @@ CODES = {
 }
 
 
-def load(digest: str, path: str) -> Call:
+def load(digest: str, path: str, is_pinned: bool) -> Call:
+    # What was pinned here could not be unpinned.
     body = {"lora_name": digest, "lora_path": path, "pinned": False}
     return Call("POST", "/load_lora_adapter", body)
 
@@ -75,7 +76,7 @@ def request(body: dict[str, Any], base: str, digest: str | None) -> dict[str, An
 
 SGLANG = Dialect(
     name="sglang",
-    abilities=frozenset({Ability.PIN}),
+    abilities=frozenset[Ability](),
     state_calls=HEALTH_AND_MODELS,
     read_state=read_health_and_models,
     load=load,

@@ -29,7 +29,7 @@ CODES = {
 CLOSED = "Not Found: start vLLM with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and --enable-lora"
 
 
-def load(digest: str, path: str) -> Call:
+def load(digest: str, path: str, is_pinned: bool) -> Call:
     # In place: a name that stands for another folder there becomes ours. Older ones ignore it.
     body = {"lora_name": digest, "lora_path": path, "load_inplace": True}
     return Call("POST", "/v1/load_lora_adapter", body)

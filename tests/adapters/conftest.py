@@ -89,7 +89,7 @@ Publish = Callable[..., AdapterVersion]
 
 def make_ready(principal: Principal, name: str, seed: int = 1) -> AdapterVersion:
     """A ready version, its bytes in the store, without the checks. Call inside the scope."""
-    files = {storage.CONFIG_FILE: b'{"seed": %d}' % seed, storage.WEIGHTS_FILE: b"weights"}
+    files = {storage.CONFIG_FILE: b'{"r": 8, "seed": %d}' % seed, storage.WEIGHTS_FILE: b"weights"}
     token = put_in_quarantine(files)
     weights = storage.quarantine_dir(token) / storage.WEIGHTS_FILE
     found = digest(files[storage.CONFIG_FILE], weights)

@@ -33,6 +33,10 @@ class FakeReplica:
     loads: list[str] = field(default_factory=list)
     unloads: list[str] = field(default_factory=list)
     load_delay_s: float = 0.0
+    # Names that are pinned, and that lie on disk only; every load says it anew.
+    pinned: set[str] = field(default_factory=set)
+    on_disk: set[str] = field(default_factory=set)
+    max_pinned: int = 8
     max_lora_rank: int = 64
     scores: FakeScores = field(default_factory=FakeScores)
 
@@ -42,7 +46,14 @@ class FakeReplica:
 
     async def state(self, request: web.Request) -> web.Response:
         infos = tuple(
-            AdapterInfo(name, sha, 8, "device", self.running.get(name, 0))
+            AdapterInfo(
+                name,
+                sha,
+                8,
+                "disk" if name in self.on_disk else "device",
+                self.running.get(name, 0),
+                name in self.pinned,
+            )
             for name, sha in self.adapters.items()
         )
         num_running = sum(self.running.values())
@@ -60,6 +71,12 @@ class FakeReplica:
         found = digest(raw, folder / "adapter_model.safetensors")
         if self.adapters.setdefault(name, found) != found:
             return error(409, "adapter_conflict", "other bytes")
+        self.pinned.discard(name)
+        if body.get("pinned") and len(self.pinned) >= self.max_pinned:
+            return error(503, "overloaded", "cannot pin: all pages are pinned already")
+        if body.get("pinned"):
+            self.pinned.add(name)
+        self.on_disk.discard(name)
         return web.json_response({"success": True, "lora_name": name, "digest": found, "rank": 8})
 
     async def unload(self, request: web.Request) -> web.Response:

@@ -84,8 +84,8 @@ def test_it_works(client: Client, adapter_files: Path, eager: Any) -> None:
     assert version["report"]["facts"]["num_modules"] == 4
     adapter = client.get(f"{ROOT}support-bot/").json()
     assert set(adapter) == {
-        "name", "description", "active_version", "canary", "num_versions", "retired_at",
-        "created_at", "updated_at",
+        "name", "description", "active_version", "canary", "num_versions", "keep",
+        "retired_at", "created_at", "updated_at",
     }  # fmt: skip
     assert (adapter["num_versions"], adapter["active_version"]) == (1, None)
     listed = client.get(VERSIONS).json()

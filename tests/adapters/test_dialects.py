@@ -150,7 +150,7 @@ def test_a_url_says_its_dialect() -> None:
 
 def test_what_a_dialect_cannot_is_known_by_name() -> None:
     assert VLLM.abilities == {Ability.TOKENIZE}
-    assert SGLANG.abilities == {Ability.PIN}
+    assert SGLANG.abilities == set()
 
 
 @pytest.mark.parametrize("raw", [b"", b"<html>", b"[]", b"null", b'{"data": 1}', b'{"data": []}'])

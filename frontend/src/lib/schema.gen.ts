@@ -54,6 +54,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/fleet/keep/{tenant}/{name}/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** @description How near to the device replicas keep the adapter's active version: pinned there, warm in host memory, or no. Replicas of other engines cannot. */
+        put: operations["fleet_keep"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/session": {
         parameters: {
             query?: never;
@@ -621,6 +638,14 @@ export interface components {
             readonly canary: components["schemas"]["CanaryRef"] | null;
             readonly num_versions: number;
             /**
+             * @description Near the device; the operator's to set.
+             *
+             *     * `no` - No
+             *     * `warm` - Warm
+             *     * `pinned` - Pinned
+             */
+            readonly keep: components["schemas"]["KeepEnum"];
+            /**
              * Format: date-time
              * @description Until a version is activated again.
              */
@@ -831,6 +856,13 @@ export interface components {
             /** Format: date-time */
             readonly created_at: string;
         };
+        /**
+         * @description * `no` - No
+         *     * `warm` - Warm
+         *     * `pinned` - Pinned
+         * @enum {string}
+         */
+        KeepEnum: "no" | "warm" | "pinned";
         Key: {
             readonly public_id: string;
             readonly name: string;
@@ -923,6 +955,9 @@ export interface components {
              * @default
              */
             token: string;
+        };
+        NewKeepRequest: {
+            keep: components["schemas"]["KeepEnum"];
         };
         NewKey: {
             readonly public_id: string;
@@ -1630,6 +1665,64 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Replica"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    fleet_keep: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewKeepRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Adapter"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
                 };
             };
             401: {

@@ -28,6 +28,7 @@ export function anAdapter(change: Partial<Adapter> = {}): Adapter {
     description: "Answers support mails",
     active_version: { number: 2, digest: DIGEST },
     canary: null,
+    keep: "no",
     retired_at: null,
     num_versions: 2,
     created_at: NOW,
