@@ -3,6 +3,7 @@ import { RelativeTime } from "@/components/relative-time";
 import { formatCount } from "@/lib/format";
 import type { Replica } from "@/lib/types";
 import { heldBy, loadOf } from "../load";
+import { DrainReplica } from "./drain-replica";
 import { Residency } from "./residency";
 
 function KvUse({ used, total }: { used: number; total: number }) {
@@ -36,7 +37,7 @@ function Figure({ label, value }: { label: string; value: number }) {
 }
 
 export function ReplicaCard({ replica }: { replica: Replica }) {
-  const { url, dialect, healthy, error, last_seen } = replica;
+  const { url, dialect, healthy, error, last_seen, draining_since } = replica;
   const load = loadOf(replica);
   const held = heldBy(replica, load);
   return (
@@ -47,12 +48,20 @@ export function ReplicaCard({ replica }: { replica: Replica }) {
             {url}
           </Title>
           <Badge color={healthy ? "graft" : "red"}>{healthy ? "Healthy" : "Not healthy"}</Badge>
+          {draining_since && (
+            <Badge color="yellow" title={`By ${replica.drained_by}`}>
+              Draining
+            </Badge>
+          )}
         </Group>
-        <Text fz="xs" c="dimmed">
-          {load.model !== "" && `${load.model} · `}
-          {dialect !== "grafthouse" && `${dialect} · `}seen{" "}
-          {last_seen ? <RelativeTime iso={last_seen} /> : "never"}
-        </Text>
+        <Group gap="sm">
+          <Text fz="xs" c="dimmed">
+            {load.model !== "" && `${load.model} · `}
+            {dialect !== "grafthouse" && `${dialect} · `}seen{" "}
+            {last_seen ? <RelativeTime iso={last_seen} /> : "never"}
+          </Text>
+          <DrainReplica replica={replica} />
+        </Group>
       </Group>
       {error && (
         <Alert color="red" mb="md">
