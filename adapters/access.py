@@ -184,7 +184,8 @@ def servable_models(tenant_id: int) -> list[ServableModel]:
         rows = AdapterVersion.objects.select_related("adapter", "tenant")
         active = {one.adapter_id: one for one in rows.filter(state=VersionState.ACTIVE)}
         served = [_servable(one.adapter.name, one) for one in active.values()]
-        for alias in own_aliases().select_related("version__tenant"):
+        aliases = own_aliases().exclude(version__state=VersionState.RETIRED)
+        for alias in aliases.select_related("version__tenant"):
             version = alias.version or active.get(alias.adapter_id)
             served += [_servable(alias.name, version)] if version else []
     return [base, *sorted(served, key=lambda one: one.id)]

@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 
 from adapters import placement, storage
-from adapters.access import resolve
+from adapters.access import resolve, servable_models
 from adapters.activation import begin_activation
 from adapters.aliases import create_alias
 from adapters.canary import set_canary
@@ -88,6 +88,7 @@ def test_an_adapter_is_retired_with_all_its_versions(
         assert f"`{name}` was retired on" in refusal(scope.tenant_id, name)
     for name in ("a@1", "a@2", "a@3", "fixed"):
         assert "was retired and is not served" in refusal(scope.tenant_id, name)
+    assert [one.id for one in servable_models(scope.tenant_id)] == ["tiny-base"]
     assert not Canary.objects.exists()
     actions = list(AuditEvent.objects.values_list("action", flat=True)[:5])
     assert actions == ["adapter.retired", *["version.retired"] * 3, "canary.stopped"]
