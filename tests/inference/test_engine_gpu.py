@@ -9,6 +9,7 @@ import torch
 
 from tests.inference.driving import PROMPT, Client, greedy, make_client
 from tests.inference.test_decode_graphs import NAMES, PROMPTS, answers
+from tests.inference.test_prompt_scores import scores, submit_all, values
 from tests.tiny import make_adapter, make_base
 
 pytestmark = [
@@ -108,3 +109,24 @@ def test_nothing_is_compiled_after_the_start(wide: tuple[Path, dict[str, Path]])
         user.drain()
     assert not compiled
     assert user.engine.stats().steps_by_path["graph"] > 50
+
+
+@pytest.mark.parametrize("prompt_graphs", [False, True])
+def test_scores_of_prompts_are_the_cpus(
+    base: Path, paths: dict[str, Path], prompt_graphs: bool
+) -> None:
+    """Beside decodes, whose tokens stay what they are alone."""
+    found = []
+    for user in (
+        make_client(base, paths),
+        on_cuda(base, paths, "ab", dtype="float32", prompt_graphs=prompt_graphs),
+    ):
+        other = user.submit(PROMPT[:9], greedy(12), "b")
+        user.step(2)
+        ids = submit_all(user)
+        user.drain()
+        found.append(([values(scores(user, each)) for each in ids], user.tokens(other)))
+    (want, tokens), (got, tokens_got) = found
+    assert tokens_got == tokens
+    for one, other_one in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other_one, atol=1e-3, rtol=1e-3)
