@@ -18,6 +18,7 @@ export type Problem = Schemas["Problem"];
 export type EvalSet = Schemas["EvalSet"];
 export type Evaluation = Schemas["Evaluation"];
 export type Contender = Schemas["Loss"];
+export type Gate = Schemas["Gate"]["gate"];
 export type Golden = Schemas["Golden"];
 export type Key = Schemas["Key"];
 export type KeyCreated = Schemas["NewKey"];

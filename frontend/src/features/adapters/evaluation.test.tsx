@@ -95,3 +95,26 @@ test("figures of another set are marked", async () => {
   serve([anEvaluation()], anEvalSet({ sha256: "f".repeat(64) }));
   expect(await (await card()).findByText(/The eval set has changed since/)).toBeVisible();
 });
+
+test("the gate is the server's, and what bars an activation is said", async () => {
+  let gate = "off";
+  serve([anEvaluation()]);
+  server.use(
+    http.get(at("adapters/support-bot/gate/"), () => HttpResponse.json({ gate })),
+    http.put(at("adapters/support-bot/gate/"), async ({ request }) => {
+      ({ gate } = (await request.json()) as { gate: string });
+      return HttpResponse.json({ gate });
+    }),
+    http.post(at("adapters/support-bot/versions/1/activate/"), () =>
+      problem(409, "gate_refused", "support-bot@1 is worse than the base."),
+    ),
+  );
+  const { user } = renderAt("/t/acme/adapters/support-bot");
+  const select = await screen.findByLabelText("Gate");
+  expect(select).toHaveValue("off");
+  await user.selectOptions(select, "base");
+  await waitFor(() => expect(select).toHaveValue("base"));
+  expect(gate).toBe("base");
+  await user.click(screen.getByRole("button", { name: "Activate v1" }));
+  expect(await screen.findByText("support-bot@1 is worse than the base.")).toBeVisible();
+});

@@ -9,6 +9,7 @@ import { evalSetQuery } from "../api/get-eval-set";
 import { isInWork, latestEvaluationQuery } from "../api/list-evaluations";
 import { EvalSetLine } from "./eval-set-line";
 import { EvaluateButton } from "./evaluate-button";
+import { GateSelect } from "./gate-select";
 import { GoldenAnswers } from "./golden-answers";
 import { LossTable } from "./loss-table";
 
@@ -96,6 +97,7 @@ export function EvaluationCard({ tenant, name, version }: EvaluationCardProps) {
           </Alert>
         )}
         {latest && <Measured evaluation={latest} evalSet={evalSet} />}
+        <GateSelect tenant={tenant} name={name} canChange={canChange} />
       </Stack>
     </Paper>
   );
