@@ -10,7 +10,11 @@ ROOMS = (
     *("kernels", "inference", "tenants", "adapters", "gateway", "frontend", "demo", "grafthouse"),
     "tests",
 )
-DOCS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *(f"{room}/README.md" for room in ROOMS))
+DOCS = (
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"),
+    *(f"docs/{name}.md" for name in ("serving", "troubleshooting", "uploads")),
+    *(f"{room}/README.md" for room in ROOMS),
+)
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
 
@@ -39,3 +43,21 @@ def test_links_lead_somewhere(name: str) -> None:
 def test_a_rooms_readme_is_short(room: str) -> None:
     text = (ROOT_DIR / room / "README.md").read_text()
     assert len(text.splitlines()) <= 60, room
+
+
+def test_what_troubleshooting_names_is_there() -> None:
+    """Its tests, metrics, flags and codes."""
+    text = (ROOT_DIR / "docs" / "troubleshooting.md").read_text()
+    sources = [
+        path.read_text()
+        for room in ("inference", "adapters", "gateway")
+        for path in (ROOT_DIR / room).rglob("*.py")
+    ]
+    for name in re.findall(r"`([^`]+)`", text):
+        if name.startswith("tests/"):
+            path, _, test = name.partition("::")
+            assert f"def {test}" in (ROOT_DIR / path).read_text(), name
+        elif re.fullmatch(r"[a-z]+_[a-z_]+|--[a-z-]+", name):
+            # Counters are named without their ending in the code.
+            word = name.removesuffix("_total")
+            assert any(word in source for source in sources), name
