@@ -256,3 +256,19 @@ def test_pinned_adapters_come_to_the_device_by_themselves(
         answer(user, name)
     assert (info(user.engine, "a").tier, info(user.engine, "a").pinned) == ("host", False)
     user.engine.check_integrity()
+
+
+def test_loading_again_brings_back_what_had_left_the_host(
+    base: Path, paths: dict[str, Path]
+) -> None:
+    user = small(base)
+    for name in "ac":
+        user.engine.load_adapter(name, str(paths[name]))
+    assert (info(user.engine, "a").tier, info(user.engine, "c").tier) == ("disk", "host")
+    user.engine.load_adapter("a", str(paths["a"]))
+    deadline = time.monotonic() + 10
+    while info(user.engine, "a").tier == "disk":
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert (info(user.engine, "a").tier, info(user.engine, "c").tier) == ("host", "disk")
+    user.engine.check_integrity()
