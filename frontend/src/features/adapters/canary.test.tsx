@@ -109,3 +109,12 @@ test("one that failed says why, and a version is retired", async () => {
   await user.click(screen.getByRole("button", { name: "Retire v3" }));
   await waitFor(() => expect(retired).toEqual(["3"]));
 });
+
+test("what an operator keeps near the device is said", async () => {
+  serve(undefined);
+  server.use(
+    http.get(at("adapters/support-bot/"), () => HttpResponse.json(anAdapter({ keep: "pinned" }))),
+  );
+  renderAt("/t/acme/adapters/support-bot");
+  expect(await screen.findByText("Pinned")).toBeVisible();
+});

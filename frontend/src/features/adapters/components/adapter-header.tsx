@@ -1,8 +1,9 @@
-import { Breadcrumbs, Text } from "@mantine/core";
+import { Badge, Breadcrumbs, Group, Text } from "@mantine/core";
 import { IconMessages, IconUpload } from "@tabler/icons-react";
 import { useQuery } from "@tanstack/react-query";
 import { LinkButton, TextLink } from "@/components/link";
 import { PageHeader } from "@/components/page-header";
+import { humanize } from "@/lib/format";
 import { usePermissions } from "@/lib/tenant";
 import { adapterQuery } from "../api/get-adapter";
 import { AdapterMenu } from "./adapter-menu";
@@ -19,7 +20,16 @@ export function AdapterHeader(props: AdapterHeaderProps) {
   const permissions = usePermissions(tenant);
   return (
     <PageHeader
-      title={name}
+      title={
+        <Group gap="sm">
+          {name}
+          {adapter && adapter.keep !== "no" && (
+            <Badge color="blue" title="Replicas keep it near the device; an operator decides.">
+              {humanize(adapter.keep)}
+            </Badge>
+          )}
+        </Group>
+      }
       description={adapter?.description}
       above={
         <Breadcrumbs mb={6} fz="sm" separator="/">
