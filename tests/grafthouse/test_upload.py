@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grafthouse import cli, parts, screen, upload
+from grafthouse import parts, screen, upload, versions, watching
 from grafthouse.failure import Failure
 
 
@@ -66,14 +66,14 @@ def test_rolling_back_goes_by_time_and_not_by_number() -> None:
         version(1, "ready", "2026-01-03T00:00:00Z"),
         version(0, "ready", None),
     ]
-    assert cli.former("bot", rows) == 1
+    assert versions.former("bot", rows) == 1
     with pytest.raises(Failure, match="no version that was active before"):
-        cli.former("bot", rows[:1])
+        versions.former("bot", rows[:1])
 
 
 def test_rows_already_shown_are_not_shown_again() -> None:
     rows = [{"at": 1, "x": 1}, {"at": 1, "x": 2}, {"at": 1, "x": 3}]
-    assert cli.newer(rows, rows[1:2]) == rows[2:]
-    assert cli.newer(rows, []) == rows
+    assert watching.newer(rows, rows[1:2]) == rows[2:]
+    assert watching.newer(rows, []) == rows
     # So much happened that the last one seen is no longer on the page.
-    assert cli.newer(rows, [{"at": 0}]) == rows
+    assert watching.newer(rows, [{"at": 0}]) == rows
