@@ -7,18 +7,27 @@ import typer
 
 from grafthouse import screen
 from grafthouse.chatting import chat
+from grafthouse.evaluating import evaluate
 from grafthouse.failure import Failure
+from grafthouse.routing import alias, aliases, canary, unalias
 from grafthouse.signing import login, logout, whoami
-from grafthouse.versions import activate, list_adapters, rollback, upload_version, versions
+from grafthouse.versions import (
+    activate,
+    list_adapters,
+    retire,
+    rollback,
+    upload_version,
+    versions,
+)
 from grafthouse.watching import logs, usage
 
 EPILOG = (
     "Status: 0 done, 1 the house failed, 2 wrong usage, 3 not allowed, 4 not found, "
-    "5 refused (a rejected upload, a failed activation), 6 unreachable, 7 timed out."
+    "5 refused (a rejected upload, a failed activation, a conflict), 6 unreachable, 7 timed out."
 )
 app = typer.Typer(
     name="grafthouse",
-    help="Adapters from a terminal: upload, activate, roll back, watch.",
+    help="Adapters from a terminal: upload, measure, activate, roll back, watch.",
     epilog=EPILOG,
     no_args_is_help=True,
     # A traceback with local variables would print keys.
@@ -36,6 +45,12 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "upload": upload_version,
     "activate": activate,
     "rollback": rollback,
+    "retire": retire,
+    "canary": canary,
+    "alias": alias,
+    "aliases": aliases,
+    "unalias": unalias,
+    "evaluate": evaluate,
     "logs": logs,
     "usage": usage,
     "chat": chat,

@@ -95,6 +95,10 @@ def adapter_path(name: str, *rest: object) -> str:
     return "/".join(["adapters", quote(name, safe=""), *map(str, rest)]) + "/"
 
 
+def alias_path(name: str) -> str:
+    return f"aliases/{quote(name, safe='')}/"
+
+
 def _checked_chunk(raw: str) -> dict[str, Any]:
     try:
         chunk = json.loads(raw)

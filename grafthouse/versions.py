@@ -10,7 +10,17 @@ import typer
 from grafthouse import screen, upload
 from grafthouse.client import House, adapter_path
 from grafthouse.failure import Exit, Failure
-from grafthouse.options import AsJson, Limit, Name, NoWait, Number, Timeout, open_house
+from grafthouse.options import (
+    AsJson,
+    Limit,
+    Name,
+    NoWait,
+    Number,
+    Target,
+    Timeout,
+    open_house,
+    parsed,
+)
 from grafthouse.parts import Moved
 
 CHECKED = frozenset({"ready", "active", "rejected", "failed"})
@@ -103,6 +113,10 @@ def show_outcome(name: str, version: dict[str, Any], as_json: bool) -> None:
 
 def begin(house: House, name: str, number: int, timeout_s: float) -> dict[str, Any]:
     house.ask("POST", adapter_path(name, "versions", number, "activate"))
+    return await_active(house, name, number, timeout_s)
+
+
+def await_active(house: House, name: str, number: int, timeout_s: float) -> dict[str, Any]:
     with screen.err.status(f"activating {name}@{number}"):
         version = upload.wait_for(house, name, number, SETTLED, timeout_s)
     if version["state"] == "ready":
@@ -142,3 +156,16 @@ def former(name: str, rows: list[dict[str, Any]]) -> int:
     if not earlier:
         raise Failure(f"{name} has no version that was active before.", Exit.NOT_FOUND)
     return int(max(earlier, key=lambda row: row["activated_at"])["number"])
+
+
+def retire(target: Target, as_json: AsJson = False) -> None:
+    """Serve a version, or an adapter with all its versions, no more; activating undoes it."""
+    name, number = parsed(target)
+    with open_house() as house:
+        if number is not None:
+            version = house.ask("POST", adapter_path(name, "versions", number, "retire"))
+            return show_outcome(name, version, as_json)
+        adapter = house.ask("POST", adapter_path(name, "retire"))
+    if as_json:
+        return screen.show_json(adapter)
+    screen.say(f"{name} is retired, with all its versions.")

@@ -65,12 +65,41 @@ def test_from_a_folder_to_an_answer_and_back(shell: Shell, acme: Member, tmp_pat
     assert shell.json("rollback", "cli-bot")["number"] == 2
     listed = {row["name"]: row for row in shell.json("adapters", "list")}
     assert listed["cli-bot"]["active_version"]["number"] == 2
+    names_lead_to_versions(shell)
     asked = shell.run("chat", "cli-bot", "-", "--max-tokens", "4", stdin="Hello?")
     assert asked.stdout.strip() and "cli-bot@2: " in asked.stderr
     assert "4 completion tokens" in asked.stderr
     sums = {row["adapter"]: row for row in shell.json("usage")["by_adapter"]}
     assert sums["cli-bot"]["num_requests"] == 1
     assert "cli-bot" in shell.run("usage").stdout
+
+
+def names_lead_to_versions(shell: Shell) -> None:
+    """With version 2 active: canary, alias and retirement of version 1, and back to 2."""
+    assert shell.json("canary", "cli-bot", "1", "10")["percent"] == 10
+    assert "cli-bot@1 is a canary for 10 %" in shell.run("canary", "cli-bot").stdout
+    shell.run("retire", "cli-bot@1", status=5)
+    shell.run("canary", "cli-bot", "--stop")
+    shell.run("canary", "cli-bot", "--stop", status=4)
+    assert shell.run("alias", "cli-prod", "cli-bot@1").stdout == "cli-prod is cli-bot@1\n"
+    assert shell.json("alias", "cli-prod", "cli-bot")["version"] is None
+    assert "cli-prod" in shell.run("aliases").stdout
+    shell.run("unalias", "cli-prod")
+    shell.json("canary", "cli-bot", "1", "50")
+    assert "cli-bot@1 is active" in shell.run("canary", "cli-bot", "--promote").stdout
+    assert shell.json("rollback", "cli-bot")["number"] == 2
+    assert shell.json("retire", "cli-bot@1")["state"] == "retired"
+
+
+def test_a_version_is_measured(shell: Shell, acme: Member) -> None:
+    name = acme.adapters[0]
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    content = json.dumps({"messages": turns})
+    acme.call("PUT", f"adapters/{name}/eval-set/", json={"content": content}).raise_for_status()
+    number = acme.get(f"adapters/{name}/")["active_version"]["number"]
+    shown = shell.run("evaluate", f"{name}@{number}").stdout.splitlines()
+    assert shown[0].endswith("is completed") and shown[1].split()[:2] == ["WHO", "LOSS"]
+    assert [line.split()[0] for line in shown[2:]] == ["base", "adapter"]
 
 
 def test_what_is_rejected_is_said_and_has_a_status(
@@ -107,6 +136,8 @@ def test_every_failure_is_one_line_with_its_status(shell: Shell, tmp_path: Path)
         (shell, ("chat", "nope", "hi"), 4),
         (shell, ("logs",), 3),
         (shell, ("upload", "nope"), 2),
+        (shell, ("evaluate", "nope"), 2),
+        (shell, ("unalias", "nope"), 4),
         (wrong, ("adapters", "list"), 3),
         (nowhere, ("adapters", "list"), 6),
     ):
