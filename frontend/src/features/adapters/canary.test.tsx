@@ -94,8 +94,15 @@ test("promoting asks first", async () => {
   await waitFor(() => expect(sent).toEqual([{ version: 3, percent: 100 }]));
 });
 
-test("one that failed says why, and a version is retired", async () => {
+test("one that failed says why", async () => {
   serve(aCanary({ state: "failed", error: "No replica could load it: rank 8 is above 4" }));
+  renderAt("/t/acme/adapters/support-bot");
+  expect(await screen.findByText(/rank 8 is above 4/)).toBeVisible();
+  expect(screen.queryByRole("button", { name: "Promote v3" })).toBeNull();
+});
+
+test("a version is retired once it is no canary", async () => {
+  serve(aCanary());
   const retired: string[] = [];
   server.use(
     http.post(at("adapters/support-bot/versions/3/retire/"), () => {
@@ -104,9 +111,10 @@ test("one that failed says why, and a version is retired", async () => {
     }),
   );
   const { user } = renderAt("/t/acme/adapters/support-bot");
-  expect(await screen.findByText(/rank 8 is above 4/)).toBeVisible();
-  expect(screen.queryByRole("button", { name: "Promote v3" })).toBeNull();
-  await user.click(screen.getByRole("button", { name: "Retire v3" }));
+  const stop = await screen.findByRole("button", { name: "Stop" });
+  expect(screen.queryByRole("button", { name: "Retire v3" })).toBeNull();
+  await user.click(stop);
+  await user.click(await screen.findByRole("button", { name: "Retire v3" }));
   await waitFor(() => expect(retired).toEqual(["3"]));
 });
 
