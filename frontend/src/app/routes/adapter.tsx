@@ -18,6 +18,7 @@ const uploadRoute = getRouteApi("/signed-in/t/$tenant/adapters/$name/upload");
 export function AdapterPage() {
   const { tenant, name } = detailRoute.useParams();
   const { version } = detailRoute.useSearch();
+  const { user } = detailRoute.useRouteContext();
   const navigate = detailRoute.useNavigate();
   const leave = useNavigate();
   const { error } = useQuery(adapterQuery(tenant, name));
@@ -28,6 +29,7 @@ export function AdapterPage() {
       <AdapterHeader
         tenant={tenant}
         name={name}
+        isOperator={user.is_operator}
         onDeleted={() => void leave({ to: "/t/$tenant/adapters", params: { tenant } })}
       />
       <AdapterDetail

@@ -7,15 +7,17 @@ import { humanize } from "@/lib/format";
 import { usePermissions } from "@/lib/tenant";
 import { adapterQuery } from "../api/get-adapter";
 import { AdapterMenu } from "./adapter-menu";
+import { KeepMenu } from "./keep-menu";
 
 interface AdapterHeaderProps {
   tenant: string;
   name: string;
+  isOperator: boolean;
   onDeleted: () => void;
 }
 
 export function AdapterHeader(props: AdapterHeaderProps) {
-  const { tenant, name } = props;
+  const { tenant, name, isOperator } = props;
   const { data: adapter } = useQuery(adapterQuery(tenant, name));
   const permissions = usePermissions(tenant);
   return (
@@ -43,6 +45,7 @@ export function AdapterHeader(props: AdapterHeaderProps) {
       }
       actions={
         <>
+          {isOperator && adapter && <KeepMenu tenant={tenant} adapter={adapter} />}
           {permissions.has("inference") && (
             <LinkButton
               to="/t/$tenant/playground"
@@ -63,7 +66,12 @@ export function AdapterHeader(props: AdapterHeaderProps) {
               >
                 New version
               </LinkButton>
-              <AdapterMenu {...props} isRetired={Boolean(adapter?.retired_at)} />
+              <AdapterMenu
+                tenant={tenant}
+                name={name}
+                isRetired={Boolean(adapter?.retired_at)}
+                onDeleted={props.onDeleted}
+              />
             </>
           )}
         </>
