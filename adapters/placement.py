@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 5
 # A digest that an active version needs is tried for ever, but not more often than this.
 RETRY_FAILED_AFTER = timedelta(seconds=60)
-# Longer than a load can take; then the loading worker is taken for dead.
+# Longer than a load is waited for, and under a minute; then the loading worker is taken for dead.
 CLAIM = timedelta(seconds=LOAD_TIMEOUT_S + 15)
 # Caches of pointers are seconds old at most; roll-backs within this time find the bytes in place.
 ORPHAN_GRACE = timedelta(seconds=30)

@@ -114,13 +114,13 @@ def local_blob(digest: str) -> Path:
 
 
 def publish_blob(token: str, digest: str) -> None:
-    """Moves the two validated files from quarantine to their digest's place. Idempotent.
+    """Puts the two validated files of a quarantine under their digest. Idempotent.
 
     The row must already hold the digest: only then does `delete_blob_if_unused` keep its hands off.
+    The quarantine stays until the row no longer needs it: who dies before is followed by another.
     Raises BlobError.
     """
     blobs().publish(digest, quarantine_dir(token))
-    discard_quarantine(token)
 
 
 def is_needed(digest: str) -> bool:

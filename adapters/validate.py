@@ -111,11 +111,14 @@ def _settle(version: AdapterVersion, verdict: dict[str, Any]) -> None:
     # The digest first: from here on nobody deletes the bytes that are about to be moved.
     if rows.filter(state=VersionState.VALIDATING).update(digest=verdict["digest"]) != 1:
         return
-    storage.publish_blob(version.quarantine, verdict["digest"])
+    quarantine = version.quarantine
+    storage.publish_blob(quarantine, verdict["digest"])
     fields = {name: verdict[name] for name in ("digest", "rank", "size_bytes")}
     fields |= {"report": report, "quarantine": "", "error": "", "heartbeat_at": None}
-    if not move(version, VersionState.READY, **fields):
-        # Deleted meanwhile.
+    if move(version, VersionState.READY, **fields):
+        storage.discard_quarantine(quarantine)
+    else:
+        # Deleted meanwhile, or taken over: then the quarantine is the successor's.
         storage.delete_blob_if_unused(verdict["digest"])
 
 

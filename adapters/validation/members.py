@@ -117,7 +117,10 @@ def _dropped(name: str) -> Problem:
 
 def write_bounded(source: IO[bytes], target: Path, max_bytes: int, where: str) -> int:
     """Returns the number of bytes written, at most max_bytes."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    # Never into a file that is there: a published blob may be another link to it.
+    if not target.is_symlink():
+        target.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     num_bytes = 0
     with os.fdopen(os.open(target, flags, 0o644), "wb") as file:
         while chunk := source.read(_CHUNK_BYTES):

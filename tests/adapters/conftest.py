@@ -105,6 +105,7 @@ def make_ready(principal: Principal, name: str, seed: int = 1) -> AdapterVersion
         created_by="test",
     )
     storage.publish_blob(token, found)
+    storage.discard_quarantine(token)
     return version
 
 
