@@ -6,7 +6,7 @@ from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
-from adapters.models import Adapter, AdapterVersion, Placement, Replica
+from adapters.models import Adapter, AdapterVersion, FleetEvent, Placement, Replica
 from tenants.scope import unscoped
 
 # Generic for the type checker only.
@@ -52,6 +52,13 @@ class AdapterVersionAdmin(ReadOnlyAdmin):
 @admin.register(Replica)
 class ReplicaAdmin(ReadOnlyAdmin):
     list_display = ["url", "dialect", "healthy", "draining_since", "last_seen", "error"]
+
+
+@admin.register(FleetEvent)
+class FleetEventAdmin(ReadOnlyAdmin):
+    list_display = ["at", "actor", "action", "target"]
+    list_filter = ["action"]
+    search_fields = ["actor", "target"]
 
 
 @admin.register(Placement)

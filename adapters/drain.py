@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from adapters import tasks
 from adapters.fleet import announce
-from adapters.models import Replica
+from adapters.models import FleetEvent, Replica
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,8 @@ def set_draining(replica_id: int, is_draining: bool, by: str) -> Replica:
         replica.draining_since = timezone.now() if is_draining else None
         replica.drained_by = by if is_draining else ""
         replica.save(update_fields=["draining_since", "drained_by"])
+        action = "replica.drained" if is_draining else "replica.resumed"
+        FleetEvent.objects.create(actor=by, action=action, target=replica.url)
         announce(replica)
         tasks.queue(tasks.reconcile)
     log.info("replica %s: %s by %s", replica.url, "drained" if is_draining else "resumed", by)

@@ -26,6 +26,7 @@ __all__ = [
     "EvalSet",
     "Evaluation",
     "EvaluationStatus",
+    "FleetEvent",
     "Gate",
     "Import",
     "ImportStatus",
@@ -191,8 +192,7 @@ class Replica(models.Model):
     # inference.request.EngineState as JSON.
     state = models.JSONField(default=dict)
     error = models.CharField(max_length=500, blank=True)
-    # Since when it takes nothing new, and by whose word; the fleet is no tenant's, so what audit
-    # rows are to tenants stands here.
+    # Since when it takes nothing new, and by whose word.
     draining_since = models.DateTimeField(null=True)
     drained_by = models.CharField(max_length=200, blank=True)
 
@@ -205,6 +205,24 @@ class Replica(models.Model):
     @property
     def is_draining(self) -> bool:
         return self.draining_since is not None
+
+
+class FleetEvent(models.Model):
+    """What an operator did to the fleet, written in the transaction that did it. Never changed.
+
+    Of no tenant, so no audit row of one: only operators see it. Outlives the replica it names.
+    """
+
+    at = models.DateTimeField(auto_now_add=True)
+    actor = models.CharField(max_length=200)
+    action = models.CharField(max_length=64)
+    target = models.CharField(max_length=200)
+
+    class Meta:
+        ordering = ["-at", "-id"]
+
+    def __str__(self) -> str:
+        return f"{self.actor}: {self.action} {self.target}"
 
 
 class PlacementState(models.TextChoices):

@@ -8,9 +8,9 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from adapters import drain, placement
+from adapters import drain, fleet, placement
 from adapters.activation import begin_activation
-from adapters.models import AdapterVersion, Placement, Replica
+from adapters.models import AdapterVersion, FleetEvent, Placement, Replica
 from adapters.rendezvous import ranked
 from adapters.residency import read_residency
 from tenants.auth import Principal
@@ -122,6 +122,26 @@ def test_a_draining_replica_hands_over_what_it_holds(
     drain.set_draining(replica.id, False, "oscar")
     placement.reconcile()
     assert set(holders(replicas, digest)) == {home, heir}
+
+
+@pytest.mark.django_db
+def test_who_drained_and_resumed_stays_written(
+    replicas: list[FakeReplica], client: Client, admin_client: Client
+) -> None:
+    fleet.sync_replicas()
+    replica = Replica.objects.all()[0]
+    for is_draining, by in ((True, "oscar"), (True, "olga"), (False, "olga")):
+        drain.set_draining(replica.id, is_draining, by)
+    replica.delete()
+    told = FleetEvent.objects.values_list("actor", "action", "target")
+    # Repeating it did nothing.
+    assert list(told) == [
+        ("olga", "replica.resumed", replica.url),
+        ("oscar", "replica.drained", replica.url),
+    ]
+    where = "/admin/adapters/fleetevent/"
+    assert "oscar" in admin_client.get(where).content.decode()
+    assert client.get(where).status_code == 302
 
 
 def test_when_all_drain_nothing_is_lost(
