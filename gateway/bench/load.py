@@ -6,7 +6,8 @@ held against.
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,7 @@ async def read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> As
     if "content-length" in headers:
         yield await reader.readexactly(int(headers["content-length"]))
         return
-    while size := int(await reader.readline(), 16):
+    while size := int(await reader.readuntil(b"\r\n"), 16):
         yield (await reader.readexactly(size + 2))[:-2]
     await reader.readline()
 
@@ -125,34 +126,41 @@ async def ask_on(job: Job, left: list[int], until_s: float, seen: Seen) -> None:
         writer.close()
 
 
-async def stream_once(job: Job, number: int, seen: Seen) -> None:
+async def try_stream(job: Job, number: int, seen: Seen) -> None:
     await asyncio.sleep(number / OPENED_PER_S)
-    is_open, writer = False, None
     try:
-        begin_s = time.monotonic()
-        reader, writer = await asyncio.open_connection("127.0.0.1", job.target.port)
+        await stream_once(job, seen)
+    except (Refused, OSError, asyncio.IncompleteReadError) as error:
+        seen.failed(error)
+
+
+async def stream_once(job: Job, seen: Seen) -> None:
+    begin_s = time.monotonic()
+    reader, writer = await asyncio.open_connection("127.0.0.1", job.target.port)
+    try:
         writer.write(request_bytes(job))
         lines = read_lines(read_body(reader, await read_head(reader)))
         await read_token(lines, seen)
         seen.first_s.append(time.monotonic() - begin_s)
-        is_open = True
-        opened(job, seen)
-        for _ in range(job.num_tokens - 1):
-            await read_token(lines, seen)
-        await read_end(lines)
-    except (Refused, OSError, asyncio.IncompleteReadError, TimeoutError) as error:
-        seen.failed(error)
+        with counted(job, seen):
+            for _ in range(job.num_tokens - 1):
+                await read_token(lines, seen)
+            await read_end(lines)
     finally:
-        seen.num_open -= is_open
-        if writer is not None:
-            writer.close()
+        writer.close()
 
 
-def opened(job: Job, seen: Seen) -> None:
+@contextmanager
+def counted(job: Job, seen: Seen) -> Iterator[None]:
+    """Among the open streams; the last of them looks at the memory of all."""
     seen.num_open += 1
     seen.max_open = max(seen.max_open, seen.num_open)
     if seen.num_open == job.num_clients:
         seen.open_bytes = memory_bytes(job.target.pid)
+    try:
+        yield
+    finally:
+        seen.num_open -= 1
 
 
 async def read_token(lines: AsyncIterator[bytes], seen: Seen) -> None:
@@ -191,7 +199,7 @@ async def play(job: Job) -> Seen:
     seen = Seen(idle_bytes=memory_bytes(job.target.pid))
     begin_s = time.monotonic()
     if job.is_stream:
-        clients = [stream_once(job, number, seen) for number in range(job.num_clients)]
+        clients = [try_stream(job, number, seen) for number in range(job.num_clients)]
         await give_up_after(job.duration_s, clients, seen)
     else:
         left = [job.num_requests]

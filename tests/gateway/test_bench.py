@@ -1,5 +1,6 @@
 """The bench runs against real processes and writes rows that its report reads."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from gateway.bench import litellm
 from gateway.bench.__main__ import main
 from gateway.bench.bars import BARS
+from gateway.bench.dummy import STREAM_HEAD, token, write_frames
+from gateway.bench.load import Job, Target, play
 from gateway.bench.measure import percentile
 from gateway.bench.report import read, report
 
@@ -47,6 +50,20 @@ def test_percentiles_are_values_that_were_seen() -> None:
     values = [float(number) for number in range(100, 0, -1)]
     assert (percentile(values, 50), percentile(values, 99)) == (51.0, 100.0)
     assert percentile([3.0], 99) == 3.0
+
+
+async def test_a_stream_that_breaks_off_counts_as_failed() -> None:
+    async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(STREAM_HEAD)
+        write_frames(writer, [token("bench", 1)])
+        writer.close()
+
+    async with await asyncio.start_server(break_off, "127.0.0.1", 0) as server:
+        target = Target("direct", server.sockets[0].getsockname()[1], "bench")
+        seen = await play(Job(target, 2, num_tokens=3, duration_s=5, is_stream=True))
+    assert (seen.num_failed, seen.max_open > 0, seen.num_open) == (2, True, 0)
+    assert len(seen.first_s) == len(seen.frames_s) == 2
 
 
 def test_without_the_registry_the_bench_says_so(
