@@ -73,10 +73,11 @@ def command(program: Path, config: Path, port: int) -> list[str]:
     return [str(program), "--config", str(config), *where, "--num_workers", "1"]
 
 
-# No look-up of prices over the network, no line a request, and no bound on its connections.
+# No look-up of prices over the network, no line a request, and a connection for every stream: 0
+# would be its client library's own default, a hundred.
 ENVIRONMENT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "LITELLM_LOG": "ERROR",
-    "AIOHTTP_CONNECTOR_LIMIT": "0",
-    "AIOHTTP_CONNECTOR_LIMIT_PER_HOST": "0",
+    "AIOHTTP_CONNECTOR_LIMIT": "100000",
+    "AIOHTTP_CONNECTOR_LIMIT_PER_HOST": "100000",
 }
