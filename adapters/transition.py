@@ -1,5 +1,6 @@
 """How a version changes state: one conditional UPDATE, its audit row and its event together."""
 
+from dataclasses import asdict
 from typing import Any
 
 from django.db import transaction
@@ -7,6 +8,7 @@ from django.http import HttpRequest
 from rest_framework.request import Request
 
 from adapters.models import Adapter, AdapterVersion, VersionState
+from adapters.validation.progress import Progress
 from tenants import audit, events
 from tenants.auth import Principal
 
@@ -49,6 +51,11 @@ def _told(fields: dict[str, Any]) -> dict[str, Any]:
 def publish_version(version: AdapterVersion, state: str) -> None:
     data = {"adapter": version.adapter.name, "number": version.number, "state": str(state)}
     events.publish(version.tenant_id, "version.changed", data)
+
+
+def publish_progress(version: AdapterVersion, progress: Progress) -> None:
+    named = {"adapter": version.adapter.name, "number": version.number}
+    events.publish(version.tenant_id, "validation.changed", named | asdict(progress))
 
 
 def publish_adapter(adapter: Adapter, is_deleted: bool = False) -> None:

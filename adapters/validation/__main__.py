@@ -1,4 +1,7 @@
-"""The child: limits first; a request as JSON on stdin, a Verdict (or a template's) on stdout."""
+"""The child: limits first; a request as JSON on stdin, a Verdict (or a template's) on stdout.
+
+Beside them, on PROGRESS_FD, where the check is.
+"""
 
 import json
 import sys
@@ -20,8 +23,9 @@ def answer_to(kind: str, request: dict[str, Any]) -> dict[str, Any]:
 
         return check_template(TemplateRequest(**request))
     from adapters.validation.check import CheckRequest, check
+    from adapters.validation.progress import tell
 
-    return check(CheckRequest(**request)).as_dict()
+    return check(CheckRequest(**request), tell).as_dict()
 
 
 if __name__ == "__main__":

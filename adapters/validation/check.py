@@ -9,6 +9,7 @@ from typing import Any
 from adapters.validation.archive import unpack
 from adapters.validation.join import ARCHIVE, join_parts
 from adapters.validation.members import WANTED
+from adapters.validation.progress import Tell, unheard
 from adapters.validation.values import check_effect, check_finite, scan
 from inference.adapter_format import (
     MAX_CONFIG_BYTES,
@@ -57,21 +58,26 @@ class Verdict:
         return asdict(self)
 
 
-def check(request: CheckRequest) -> Verdict:
+def check(request: CheckRequest, tell: Tell = unheard) -> Verdict:
     """Raises nothing for a client's mistake; ModelError when our base model cannot be read."""
     verdict, folder = Verdict(), Path(request.folder)
     spec = ModelSpec.load(request.base_model_path)
     try:
+        tell("joining", 0.0)
         join_parts(folder)
         if (folder / ARCHIVE).exists():
+            tell("unpacking", 0.0)
             verdict.add([], unpack(folder / ARCHIVE, folder, request.max_bytes))
-        _check_files(verdict, folder, spec, request)
+        _check_files(verdict, folder, spec, request, tell)
     except FormatError as error:
         verdict.add(error.problems, [])
     return verdict
 
 
-def _check_files(verdict: Verdict, folder: Path, spec: ModelSpec, request: CheckRequest) -> None:
+def _check_files(
+    verdict: Verdict, folder: Path, spec: ModelSpec, request: CheckRequest, tell: Tell
+) -> None:
+    tell("header", 0.0)
     config_path, weights_path = (folder / name for name in WANTED)
     with config_path.open("rb") as file:
         raw = file.read(MAX_CONFIG_BYTES + 1)
@@ -82,12 +88,13 @@ def _check_files(verdict: Verdict, folder: Path, spec: ModelSpec, request: Check
     # A broken header leaves the config's problems standing beside its own.
     header = read_header(weights_path)
     plan = _check_tensors(verdict, config, header, spec, request.max_rank)
-    stats = scan(weights_path, header)
+    stats = scan(weights_path, header, tell)
     verdict.add(check_finite(stats), [])
     if plan is not None:
         verdict.add(*check_effect(plan, stats))
         verdict.facts = _facts(plan, header, spec)
     if config is not None and plan is not None and not verdict.problems:
+        tell("digest", 0.0)
         verdict.digest, verdict.rank = digest(raw, weights_path), plan.rank
         verdict.size_bytes = len(raw) + weights_path.stat().st_size
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from adapters.validation.check import CheckRequest
 from adapters.validation.limits import ChildLimits
+from adapters.validation.progress import Progress, progress_file, read_progress
 from adapters.validation.template import TemplateRequest
 
 ROOT_DIR = Path(__file__).resolve().parent.parent.parent
@@ -94,10 +95,10 @@ def nursery() -> Nursery:
 def run_child(
     request: CheckRequest | TemplateRequest,
     limits: ChildLimits,
-    on_tick: Callable[[], None] = lambda: None,
-    tick_s: float = 2.0,
+    on_tick: Callable[[Progress | None], None] = lambda _: None,
+    tick_s: float = 1.0,
 ) -> dict[str, Any]:
-    """A Verdict as JSON. on_tick is called about every tick_s seconds while the child works.
+    """A Verdict as JSON. on_tick hears about every tick_s seconds where the working child is.
 
     Raises ValidationCrashed; is_clients_fault when the child ran out of what it was allowed.
     """
@@ -105,8 +106,8 @@ def run_child(
     task = json.dumps({"kind": type(request).__name__, **fields})
     with memory("task") as given, memory("verdict") as out, memory("complaints") as err:
         os.pwrite(given, task.encode(), 0)
-        with nursery().child(given, out, err) as line:
-            code = _wait(line, limits, on_tick, tick_s)
+        with progress_file() as told, nursery().child(given, out, err, told) as line:
+            code = _wait(line, limits, lambda: on_tick(read_progress(told)), tick_s)
         return _verdict(code, out, err)
 
 

@@ -1,8 +1,8 @@
 """The process that children are forked from: Python, numpy and the checks are loaded once.
 
-It reads no client's file and no task. A message on its channel (stdin) brings four descriptors: the
-child's stdin, stdout and stderr, and a line on which the child's exit code is told at its end. A
-line that is closed at its other end means that nobody waits any more: the child is killed.
+It reads no client's file and no task. A message on its channel (stdin) brings five descriptors: the
+child's stdin, stdout, stderr and progress, and a line on which the child's exit code is told at its
+end. A line that is closed at its other end means that nobody waits any more: the child is killed.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import traceback
 from dataclasses import dataclass
 from typing import NoReturn
 
-NUM_DESCRIPTORS = 4
+NUM_DESCRIPTORS = 5
 CHANNEL_FD = 0
 
 
@@ -65,13 +65,13 @@ def _bear(channel: socket.socket, waiting: selectors.BaseSelector) -> bool:
 
 
 def _live(files: list[int]) -> NoReturn:
-    """The child: of all that is open here, it keeps its three files."""
+    """The child: of all that is open here, it keeps its four files."""
     status = 1
     try:
         os.setsid()
         for target, descriptor in enumerate(files):
             os.dup2(descriptor, target)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        os.closerange(len(files), os.sysconf("SC_OPEN_MAX"))
         from adapters.validation.__main__ import main
 
         main()

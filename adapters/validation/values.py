@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from adapters.validation.progress import Tell, unheard
 from inference.adapter_format import AdapterPlan, ModulePlan, Problem, TensorInfo
 
 CHUNK_BYTES = 4 << 20
@@ -25,12 +26,19 @@ class TensorStats:
     max_abs: float
 
 
-def scan(path: Path, header: Mapping[str, TensorInfo]) -> dict[str, TensorStats]:
+def scan(
+    path: Path, header: Mapping[str, TensorInfo], tell: Tell = unheard
+) -> dict[str, TensorStats]:
     """Every tensor of a served dtype, read once in chunks of CHUNK_BYTES."""
+    served = {name: info for name, info in header.items() if info.dtype in _DTYPES}
+    num_bytes = sum(info.end - info.start for info in served.values())
+    found, num_read = {}, 0
     with path.open("rb") as file:
-        return {
-            name: _scan_tensor(file, info) for name, info in header.items() if info.dtype in _DTYPES
-        }
+        for name, info in served.items():
+            tell("values", num_read / max(num_bytes, 1))
+            found[name] = _scan_tensor(file, info)
+            num_read += info.end - info.start
+    return found
 
 
 def _scan_tensor(file: Any, info: TensorInfo) -> TensorStats:

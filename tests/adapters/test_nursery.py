@@ -25,7 +25,7 @@ def request_for(folder: Path, base: Path) -> CheckRequest:
 
 
 def digest_of(folder: Path, base: Path) -> str | None:
-    verdict = run_child(request_for(folder, base), ChildLimits(), on_tick=lambda: None)
+    verdict = run_child(request_for(folder, base), ChildLimits(), on_tick=lambda _: None)
     found: str | None = verdict["digest"]
     return found
 
@@ -86,18 +86,18 @@ def test_the_wall_clock_ends_the_child(endless: Path, base: Path) -> None:
         run_child(
             request_for(endless, base),
             ChildLimits(wall_s=0.4),
-            lambda: seen.append(the_child()),
+            lambda _: seen.append(the_child()),
             tick_s=0.1,
         )
     assert caught.value.is_clients_fault and len(set(seen)) == 1
     until(lambda: not is_alive(seen[0]))
 
 
-def test_the_child_has_its_three_files_its_limits_and_no_secret(endless: Path, base: Path) -> None:
-    def look() -> None:
+def test_the_child_has_its_four_files_its_limits_and_no_secret(endless: Path, base: Path) -> None:
+    def look(_: object) -> None:
         here = Path(f"/proc/{the_child()}")
         opened = {path.name: os.readlink(path) for path in (here / "fd").iterdir()}
-        assert set(opened) == {"0", "1", "2"} and all("memfd" in to for to in opened.values())
+        assert set(opened) == {"0", "1", "2", "3"} and all("memfd" in to for to in opened.values())
         assert b"SECRET" not in (here / "environ").read_bytes()
         assert os.getsid(the_child()) == the_child() != os.getsid(0)
         limits = (here / "limits").read_text()
@@ -109,7 +109,7 @@ def test_the_child_has_its_three_files_its_limits_and_no_secret(endless: Path, b
 
 
 def test_a_killed_nursery_is_our_fault_and_there_is_another(endless: Path, base: Path) -> None:
-    def kill() -> None:
+    def kill(_: object) -> None:
         process = nursery()._process
         assert process is not None
         child = the_child()
@@ -132,7 +132,7 @@ from adapters.validation.check import CheckRequest
 from adapters.validation.child import nursery, run_child
 from adapters.validation.limits import ChildLimits
 
-def tell():
+def tell(_):
     print(nursery()._process.pid, flush=True)
 
 run_child(CheckRequest(*sys.argv[1:], "tiny", 64, 1 << 26), ChildLimits(), tell, tick_s=0.3)

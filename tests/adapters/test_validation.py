@@ -29,7 +29,7 @@ def verdict_of(folder: Path, base: Path, **changes: Any) -> dict[str, Any]:
         "max_rank": 64,
         "max_bytes": 1 << 26,
     } | changes
-    return run_child(CheckRequest(**request), ChildLimits(), on_tick=lambda: None)
+    return run_child(CheckRequest(**request), ChildLimits(), on_tick=lambda _: None)
 
 
 def codes(verdict: dict[str, Any]) -> set[str]:
@@ -190,7 +190,7 @@ def request_for(folder: Path, base: Path) -> CheckRequest:
 
 def test_too_little_memory_ends_the_child_and_not_the_worker(adapter: Path, base: Path) -> None:
     with pytest.raises(ValidationCrashed) as caught:
-        run_child(request_for(adapter, base), ChildLimits(memory_bytes=1 << 25), lambda: None)
+        run_child(request_for(adapter, base), ChildLimits(memory_bytes=1 << 25), lambda _: None)
     assert str(adapter) not in str(caught.value)
 
 
@@ -199,11 +199,11 @@ def test_cpu_time_ends_the_child(tmp_path: Path, base: Path) -> None:
     # 256 MB of values: more than a second of work.
     edit(folder, lambda tensors: tensors.update(x=np.ones((1 << 14, 1 << 12), "f4")))
     with pytest.raises(ValidationCrashed) as caught:
-        run_child(request_for(folder, base), ChildLimits(cpu_s=0), lambda: None)
+        run_child(request_for(folder, base), ChildLimits(cpu_s=0), lambda _: None)
     assert caught.value.is_clients_fault
 
 
 def test_a_base_model_that_cannot_be_read_is_our_fault(adapter: Path, tmp_path: Path) -> None:
     with pytest.raises(ValidationCrashed) as caught:
-        run_child(request_for(adapter, tmp_path / "absent"), ChildLimits(), lambda: None)
+        run_child(request_for(adapter, tmp_path / "absent"), ChildLimits(), lambda _: None)
     assert not caught.value.is_clients_fault
