@@ -2,6 +2,7 @@ import { Group, Text, Tooltip } from "@mantine/core";
 import { useQueryClient } from "@tanstack/react-query";
 import { useRouter } from "@tanstack/react-router";
 import { useEffect, useState } from "react";
+import { takeProgress } from "@/features/adapters/api/validation-progress";
 import { SESSION_KEY } from "@/features/session/api/get-session";
 import { connectEvents, type EventsStatus } from "@/lib/events";
 import { announce } from "./announce";
@@ -35,7 +36,10 @@ export function LiveStatus({ tenant }: { tenant: string }) {
         tenant,
         queryClient,
         onStatus: setStatus,
-        onEvent: announce,
+        onEvent: (told) => {
+          announce(told);
+          takeProgress(tenant, queryClient, told);
+        },
         onSignedOut: () => {
           void queryClient.invalidateQueries({ queryKey: SESSION_KEY, refetchType: "none" });
           void router.invalidate();

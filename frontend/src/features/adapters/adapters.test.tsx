@@ -95,6 +95,34 @@ test("a newer version is activated at once and its state follows the server's ev
   expect(await screen.findByText("support-bot v2 is active")).toBeVisible();
 });
 
+test("where a lasting check is follows the server's events", async () => {
+  const versions = [aVersion({ state: "validating" })];
+  serve(versions);
+  renderAt("/t/acme/adapters/support-bot");
+  await screen.findByText("Live");
+  await screen.findByText(/Nothing of it runs/);
+  const say = (number: number, stage: string, percent: number) => {
+    const data = { adapter: "support-bot", number, stage, percent };
+    eventSocket.broadcast(JSON.stringify({ type: "event", event: "validation.changed", data }));
+  };
+  say(1, "unpacking", 0);
+  expect(await screen.findByText("Unpacking the archive.")).toBeVisible();
+  say(1, "values", 40);
+  expect(await screen.findByText("Checking every value: 40 %.")).toBeVisible();
+  const bar = screen.getByRole("progressbar", { name: "Progress of the check" });
+  expect(bar).toHaveAttribute("aria-valuenow", "40");
+  // Another version's, and what is no stage.
+  say(2, "values", 70);
+  say(1, "mining", 90);
+  say(1, "digest", 0);
+  expect(await screen.findByText("Computing the digest.")).toBeVisible();
+
+  versions[0] = aVersion();
+  const data = { adapter: "support-bot", number: 1, state: "ready" };
+  eventSocket.broadcast(JSON.stringify({ type: "event", event: "version.changed", data }));
+  await waitFor(() => expect(screen.queryByText("Computing the digest.")).toBeNull());
+});
+
 test("rolling back asks first, and says what happens", async () => {
   const activated: number[] = [];
   serve([aVersion({ number: 2, state: "active" }), aVersion({ number: 1 })]);

@@ -4,6 +4,7 @@ import { StateBadge } from "@/components/state-badge";
 import type { Version, VersionState } from "@/lib/types";
 import { ReportView } from "./report-view";
 import { RetireVersion } from "./retire-version";
+import { ValidationProgressBar } from "./validation-progress";
 
 const EXPLAINED: Record<VersionState, string> = {
   uploaded: "Waiting for a worker to validate it.",
@@ -43,6 +44,9 @@ export function VersionPanel({ tenant, name, version }: VersionPanelProps) {
             <Text c="dimmed">{EXPLAINED[state]}</Text>
           </Group>
         </div>
+        {state === "validating" && (
+          <ValidationProgressBar tenant={tenant} name={name} number={version.number} />
+        )}
         {error && (
           <Alert color="red" icon={<IconAlertTriangle size={18} />} title="What went wrong">
             {error}
