@@ -1,6 +1,7 @@
 """Validating one upload: claimed by one worker, checked in a child process, settled once."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -24,7 +25,8 @@ from tenants.scope import tenant_scope, unscoped
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
-# A working child is heard of every second.
+# A working child is heard of every second, and so is a store that is being written to.
+BEAT_S = 1.0
 STALE_AFTER = timedelta(seconds=30)
 # A queued message is normally taken at once; after this it is taken for lost.
 REQUEUE_AFTER = timedelta(seconds=15)
@@ -117,7 +119,7 @@ def _settle(version: AdapterVersion, verdict: dict[str, Any]) -> None:
     if rows.filter(state=VersionState.VALIDATING).update(digest=verdict["digest"]) != 1:
         return
     quarantine = version.quarantine
-    storage.publish_blob(quarantine, verdict["digest"])
+    _publish(version, quarantine, verdict["digest"])
     fields = {name: verdict[name] for name in ("digest", "rank", "size_bytes")}
     fields |= {"report": report, "quarantine": "", "error": "", "heartbeat_at": None}
     if move(version, VersionState.READY, **fields):
@@ -125,6 +127,15 @@ def _settle(version: AdapterVersion, verdict: dict[str, Any]) -> None:
     else:
         # Deleted meanwhile, or taken over: then the quarantine is the successor's.
         storage.delete_blob_if_unused(verdict["digest"])
+
+
+def _publish(version: AdapterVersion, quarantine: str, digest: str) -> None:
+    """A store that takes its time is not taken for a dead worker. Raises BlobError."""
+    with ThreadPoolExecutor(1) as pool:
+        published = pool.submit(storage.publish_blob, quarantine, digest)
+        while not wait([published], BEAT_S).done:
+            _beat(version, None)
+        published.result()
 
 
 def _reject(version: AdapterVersion, report: dict[str, Any]) -> None:

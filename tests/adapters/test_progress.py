@@ -2,13 +2,14 @@
 
 import json
 import os
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adapters import validate
+from adapters import storage, validate
 from adapters.models import AdapterVersion
 from adapters.publish import upload
 from adapters.validation.check import check
@@ -107,3 +108,29 @@ def test_who_was_taken_for_dead_tells_nothing(
         AdapterVersion.objects.update(attempt=2)
         validate._beat(claimed, Progress("values", 50))
     assert told == [{"adapter": "a", "number": 1, "stage": "values", "percent": 40}]
+
+
+def test_a_store_that_takes_its_time_is_no_dead_worker(
+    scope: Principal, adapter_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = upload(scope, "a", put_in_quarantine(both_files(adapter_files)))
+    publish, seen = storage.publish_blob, []
+
+    def slowly(token: str, digest: str) -> None:
+        time.sleep(0.2)
+        publish(token, digest)
+
+    def beat(one: AdapterVersion, progress: Progress | None) -> None:
+        seen.append(progress)
+        real_beat(one, progress)
+
+    real_beat = validate._beat
+    monkeypatch.setattr(storage, "publish_blob", slowly)
+    monkeypatch.setattr(validate, "_beat", beat)
+    monkeypatch.setattr(validate, "BEAT_S", 0.03)
+    # No beat is of the check.
+    monkeypatch.setattr(validate, "run_child", partial(run_child, tick_s=60.0))
+    validate.validate_version(scope.tenant_id, version.id)
+    version.refresh_from_db()
+    assert version.state == "ready" and version.heartbeat_at is None
+    assert len(seen) > 2
