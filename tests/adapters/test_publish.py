@@ -175,7 +175,11 @@ def test_a_lost_message_is_sent_again(scope: Principal, adapter_files: Path) -> 
 
 def test_a_child_over_its_limits_is_a_rejection(scope: Principal, adapter_files: Path) -> None:
     version = add(scope, "a", both_files(adapter_files))
-    validate_version(scope.tenant_id, version.id, ChildLimits(wall_s=0.01))
+    config = storage.quarantine_dir(version.quarantine) / storage.CONFIG_FILE
+    config.unlink()
+    # Whoever opens it waits for ever.
+    os.mkfifo(config)
+    validate_version(scope.tenant_id, version.id, ChildLimits(wall_s=0.1))
     version.refresh_from_db()
     assert version.state == "rejected"
     assert version.report["problems"][0]["code"] == "validation_limits"
