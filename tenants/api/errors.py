@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.exceptions import ObjectDoesNotExist, PermissionDenied
 from django.core.signals import got_request_exception
+from django.db import DataError
 from django.http import Http404
 from rest_framework import exceptions, serializers
 from rest_framework.response import Response
@@ -53,6 +54,12 @@ def exception_handler(exc: Exception, context: Mapping[str, Any]) -> Response:
         # It was found when the request began: someone deleted it since.
         log.warning("gone while it was asked for: %s", exc)
         exc = exceptions.NotFound()
+    elif isinstance(exc, DataError):
+        # PostgreSQL's word on what no column holds, wherever in a request it stood.
+        log.warning("a value that no column holds: %s", exc)
+        exc = exceptions.ParseError(
+            "A value cannot be looked up or kept: expected text without NUL, numbers in range."
+        )
     if isinstance(exc, ApiError):
         return render(exc.status, exc.code, exc.message, exc.details, exc.headers)
     if isinstance(exc, exceptions.APIException):

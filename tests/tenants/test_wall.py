@@ -3,6 +3,7 @@
 Every route below /api/tenants/{t}/, whoever made it, asked by a stranger and by nobody.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from tenants.api.base import TenantView
 from tenants.audit import Actor
 from tenants.keys import create_key
-from tests.factories import get_initech, make_alice, make_carol
+from tests.factories import get_initech, make_alice, make_carol, make_oscar
 
 pytestmark = pytest.mark.django_db
 
@@ -110,3 +111,38 @@ def test_sessions_are_held_to_csrf() -> None:
             if method != "get":
                 answer = ask(client, method, sample_url(route, "acme"))
                 assert answer.status_code == 403, f"{method} {route}: {answer.status_code}"
+
+
+# In the place of a captured part of a path, by its converter.
+HOSTILE = {"str": ("%00", "x" * 5000, "%F0%9F%8C%B1"), "slug": ("x" * 5000,), "int": ("9" * 40,)}
+BODIES = ("", "null", "[]", '"x"', "{}", '{"name": "\\u0000"}', "{" * 2000)
+
+
+def hostile_urls(route: str) -> Iterator[str]:
+    parts = re.findall(r"<(\w+):\w+>", route.replace("<slug:tenant>", "acme"))
+    samples = [HOSTILE.get(converter, ("x",)) for converter in parts]
+    for number in range(max(map(len, samples), default=1)):
+        url = route.replace("<slug:tenant>", "acme")
+        for converter, values in zip(parts, samples, strict=True):
+            value = values[number % len(values)]
+            url = re.sub(rf"<{converter}:\w+>", value.replace("\\", ""), url, count=1)
+        yield f"/{url}"
+
+
+# What the database refuses ends its transaction: each request has its own.
+@pytest.mark.django_db(transaction=True)
+def test_nothing_in_a_path_or_a_body_breaks_the_house() -> None:
+    """Asked by a member who may everything, and by an operator."""
+    member, operator = Client(), Client()
+    member.force_login(make_alice())
+    operator.force_login(make_oscar())
+    for route, pattern in walk(get_resolver().url_patterns):
+        if not route.startswith("api/") or route.startswith("api/schema") or "<" not in route:
+            continue
+        for url in hostile_urls(route):
+            for method in methods_of(pattern):
+                for client in (member, operator):
+                    for body in BODIES if method in ("post", "put", "patch") else ("",):
+                        options = {"data": body, "content_type": "application/json"}
+                        answer = getattr(client, method)(url, **options if body else {})
+                        assert answer.status_code < 500, f"{method} {url[:200]} {body[:20]}"
