@@ -15,6 +15,7 @@ from django.template.response import TemplateResponse
 
 from tenants.audit import Actor, record
 from tenants.events import publish
+from tenants.limits import LIMIT_COLUMNS
 from tenants.models import ApiKey, AuditEvent, Member, Plan, Price, Tenant, UsageRecord, User
 from tenants.scope import unscoped
 
@@ -82,10 +83,7 @@ class UserAdmin(_UserAdmin):
 class PlanAdmin(_ModelAdmin):
     list_display = [
         "name",
-        "requests_per_minute",
-        "tokens_per_minute",
-        "max_concurrency",
-        "monthly_budget",
+        *LIMIT_COLUMNS,
         "max_rank",
         "weight",
     ]

@@ -13,8 +13,8 @@ from django.db.models import Q
 from django.utils import timezone
 
 from tenants.errors import ApiError
+from tenants.limits import NO_LIMITS, Limits, limits_of
 from tenants.models import ApiKey, KeyScope, Member, Role, Tenant, User
-from tenants.money import to_nanos
 from tenants.scope import tenant_scope, unscoped
 
 KEY_PATTERN = re.compile(r"gh-([0-9A-Za-z]{16})-([0-9A-Za-z]{43})", re.ASCII)
@@ -35,21 +35,12 @@ SCOPES_BY_ROLE: dict[str, frozenset[str]] = {
 
 
 @dataclass(frozen=True)
-class Limits:
-    """None is no limit. The budget is nano-units of the currency in a calendar month, UTC."""
-
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    max_concurrency: int | None = None
-    monthly_budget_nanos: int | None = None
-
-
-@dataclass(frozen=True)
 class Principal:
     """Who is calling, for which tenant. Of key_id and user_id exactly one is set.
 
     role is a Role, or "key". scopes are what may be done: KeyScope values, "read", "keys".
-    weight: the tenant's beside others' in a busy engine.
+    weight: the tenant's beside others' in a busy engine. limits are the tenant's, key_limits those
+    that its key has beside them; key_name is for people.
     """
 
     tenant_id: int
@@ -61,6 +52,8 @@ class Principal:
     scopes: frozenset[str]
     cache_salt: str
     weight: float = 1.0
+    key_limits: Limits = NO_LIMITS
+    key_name: str = ""
 
 
 def authenticate_key(raw: str) -> Principal:
@@ -119,7 +112,7 @@ def note_use(key: ApiKey) -> None:
 
 def principal_of_key(key: ApiKey) -> Principal:
     extra = {KEYS} if KeyScope.ADMIN in key.scopes else set()
-    return principal(key.tenant, KEY_ROLE, frozenset({*key.scopes, *extra}), key_id=key.id)
+    return principal(key.tenant, KEY_ROLE, frozenset({*key.scopes, *extra}), key=key)
 
 
 def principal_for_member(user_id: int, tenant_slug: str) -> Principal:
@@ -153,30 +146,21 @@ def principal(
     tenant: Tenant,
     role: str,
     scopes: frozenset[str],
-    key_id: int | None = None,
+    key: ApiKey | None = None,
     user_id: int | None = None,
 ) -> Principal:
     return Principal(
         tenant_id=tenant.id,
         tenant_slug=tenant.slug,
         role=role,
-        limits=limits_of(tenant),
-        key_id=key_id,
+        limits=limits_of(tenant.plan).tightest(limits_of(tenant)),
+        key_id=None if key is None else key.id,
         user_id=user_id,
         scopes=scopes,
         cache_salt=tenant.cache_salt,
         weight=tenant.plan.weight,
-    )
-
-
-def limits_of(tenant: Tenant) -> Limits:
-    plan = tenant.plan
-    budget = plan.monthly_budget
-    return Limits(
-        requests_per_minute=plan.requests_per_minute,
-        tokens_per_minute=plan.tokens_per_minute,
-        max_concurrency=plan.max_concurrency,
-        monthly_budget_nanos=None if budget is None else to_nanos(budget),
+        key_limits=NO_LIMITS if key is None else limits_of(key),
+        key_name="" if key is None else str(key),
     )
 
 

@@ -7,9 +7,10 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal
 
-from tenants.auth import Limits, Principal
+from tenants.auth import Principal
 from tenants.billing.periods import Period
 from tenants.errors import ApiError
+from tenants.limits import Limits
 from tenants.money import PICO_DIGITS, plain
 
 RETRY_AFTER_STORE_S = 2

@@ -2,8 +2,10 @@
 
 import secrets
 import string
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 
 from django.db import transaction
 from django.http import HttpRequest
@@ -14,7 +16,9 @@ from tenants.audit import Actor, record
 from tenants.auth import Principal, hash_secret
 from tenants.errors import ApiError
 from tenants.events import publish
+from tenants.limits import LIMIT_COLUMNS
 from tenants.models import ApiKey
+from tenants.money import plain
 from tenants.scope import tenant_scope
 
 ALPHABET = string.ascii_letters + string.digits
@@ -41,8 +45,12 @@ def create_key(
     scopes: list[str],
     expires_at: datetime | None = None,
     request: HttpRequest | Request | None = None,
+    limits: Mapping[str, int | Decimal | None] | None = None,
 ) -> NewKey:
-    """Raises ApiError 403 for a scope that the maker, if a Principal, has not got itself."""
+    """limits: of LIMIT_COLUMNS, those that the key has of its own.
+
+    Raises ApiError 403 for a scope that the maker, if a Principal, has not got itself.
+    """
     if isinstance(actor, Principal) and (beyond := sorted(set(scopes) - actor.scopes)):
         raise ApiError(
             "permission_denied", 403, f"A key cannot be given scopes beyond yours: {beyond}."
@@ -57,6 +65,7 @@ def create_key(
             scopes=sorted(set(scopes)),
             expires_at=expires_at,
             created_by_id=actor.user_id,
+            **(limits or {}),
         )
         record(actor, "key.created", public_id, after=summary(row), request=request)
         publish(actor.tenant_id, "key.changed", {"public_id": public_id})
@@ -79,4 +88,10 @@ def revoke_key(
 
 def summary(row: ApiKey) -> dict[str, object]:
     expires_at = row.expires_at.isoformat() if row.expires_at else None
-    return {"name": row.name, "scopes": row.scopes, "expires_at": expires_at}
+    limits = {name: getattr(row, name) for name in LIMIT_COLUMNS}
+    known = {
+        name: plain(limit) if isinstance(limit, Decimal) else limit
+        for name, limit in limits.items()
+        if limit is not None
+    }
+    return {"name": row.name, "scopes": row.scopes, "expires_at": expires_at, **known}

@@ -8,7 +8,8 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
 
-from tenants.money import MAX_BUDGET, MoneyField
+from tenants.limits import LimitColumns
+from tenants.money import MoneyField
 from tenants.scope import ScopedModel
 
 # Of a plan; the engine takes these and more.
@@ -23,15 +24,11 @@ class User(AbstractUser):
     """A person. The login is `username`; is_staff makes an operator."""
 
 
-class Plan(models.Model):
-    """What a tenant may use. An empty limit is no limit; periods are UTC."""
+class Plan(LimitColumns):
+    """What each of its tenants may use."""
 
     name = models.CharField(max_length=80)
     slug = models.SlugField(unique=True)
-    requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
-    tokens_per_minute = models.PositiveIntegerField(null=True, blank=True)
-    max_concurrency = models.PositiveIntegerField(null=True, blank=True)
-    monthly_budget = models.DecimalField(max_digits=12, decimal_places=2, null=True, blank=True)
     max_rank = models.PositiveIntegerField(default=64)
     max_adapters = models.PositiveIntegerField(default=100)
     max_versions = models.PositiveIntegerField(
@@ -52,16 +49,11 @@ class Plan(models.Model):
     class Meta:
         ordering = ["name"]
         constraints = [
+            *LimitColumns.Meta.constraints,
             models.CheckConstraint(
                 condition=Q(weight__gte=MIN_WEIGHT, weight__lte=MAX_WEIGHT),
                 name="plan_weight_in_range",
                 violation_error_message=f"A weight is between {MIN_WEIGHT} and {MAX_WEIGHT}.",
-            ),
-            models.CheckConstraint(
-                condition=Q(monthly_budget__isnull=True)
-                | Q(monthly_budget__gte=0, monthly_budget__lte=MAX_BUDGET),
-                name="plan_budget_in_range",
-                violation_error_message=f"A monthly budget is between 0 and {MAX_BUDGET}.",
             ),
         ]
 
@@ -69,8 +61,11 @@ class Plan(models.Model):
         return self.name
 
 
-class Tenant(models.Model):
-    """A customer. cache_salt keeps its prefix cache apart from every other; no client sees it."""
+class Tenant(LimitColumns):
+    """A customer. Limits of its own only tighten the plan's.
+
+    cache_salt keeps its prefix cache apart from every other; no client sees it.
+    """
 
     slug = models.SlugField(unique=True)
     name = models.CharField(max_length=120)
@@ -81,6 +76,7 @@ class Tenant(models.Model):
 
     class Meta:
         ordering = ["slug"]
+        constraints = LimitColumns.Meta.constraints
 
     def __str__(self) -> str:
         return self.name
@@ -117,8 +113,11 @@ class KeyScope(models.TextChoices):
     ADMIN = "admin"
 
 
-class ApiKey(ScopedModel):
-    """A key of a tenant. Only the sha256 of its secret is kept; keys are revoked, never deleted."""
+class ApiKey(ScopedModel, LimitColumns):
+    """A key of a tenant. Only the sha256 of its secret is kept; keys are revoked, never deleted.
+
+    Its limits hold beside the tenant's.
+    """
 
     public_id = models.CharField(max_length=16, unique=True)
     secret_sha256 = models.CharField(max_length=64)
@@ -132,6 +131,7 @@ class ApiKey(ScopedModel):
 
     class Meta:
         ordering = ["-created_at", "-id"]
+        constraints = LimitColumns.Meta.constraints
 
     def __str__(self) -> str:
         return f"{self.name} (gh-{self.public_id})"
@@ -220,6 +220,47 @@ class UsageRecord(ScopedModel):
 
     def __str__(self) -> str:
         return f"{self.request_id} {self.status}"
+
+
+class BudgetKind(models.TextChoices):
+    TOKENS = "tokens"
+    MONEY = "money"
+
+
+class BudgetNotice(ScopedModel):
+    """A part of a month's limit was reached: the tenant's own, or that of api_key. Once each.
+
+    limit and used are tokens, or nano-units of the currency.
+    """
+
+    api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT)
+    month = models.CharField(max_length=7)
+    kind = models.CharField(max_length=8, choices=BudgetKind.choices)
+    percent = models.PositiveSmallIntegerField()
+    limit = models.PositiveBigIntegerField()
+    used = models.PositiveBigIntegerField()
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-at", "-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant", "month", "kind", "limit", "percent"],
+                condition=Q(api_key__isnull=True),
+                name="notice_once_a_tenant",
+            ),
+            models.UniqueConstraint(
+                fields=["api_key", "month", "kind", "limit", "percent"],
+                condition=Q(api_key__isnull=False),
+                name="notice_once_a_key",
+            ),
+            models.CheckConstraint(
+                condition=Q(kind__in=BudgetKind.values), name="notice_kind_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.percent} % of {self.month}'s {self.kind}"
 
 
 class AuditEvent(ScopedModel):

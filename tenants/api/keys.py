@@ -1,7 +1,6 @@
 """/api/tenants/{t}/keys/: list, make, revoke."""
 
 from datetime import datetime
-from typing import Any
 
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
@@ -11,12 +10,16 @@ from rest_framework.response import Response
 
 from tenants.api.base import TenantView
 from tenants.api.errors import errors
+from tenants.api.fields import LimitsSerializer, SetLimitsSerializer, take_limits
 from tenants.auth import KEYS
 from tenants.keys import create_key, revoke_key
+from tenants.limits import LIMIT_COLUMNS
 from tenants.models import ApiKey, KeyScope
 
 
-class KeySerializer(serializers.ModelSerializer[ApiKey]):
+class KeySerializer(LimitsSerializer, serializers.ModelSerializer[ApiKey]):
+    """A limit that is null is none of the key's own; the tenant's hold beside it."""
+
     scopes = serializers.ListField(
         child=serializers.ChoiceField(choices=KeyScope.choices), read_only=True
     )
@@ -31,6 +34,7 @@ class KeySerializer(serializers.ModelSerializer[ApiKey]):
             "last_used_at",
             "expires_at",
             "revoked_at",
+            *LIMIT_COLUMNS,
         ]
         read_only_fields = fields
 
@@ -42,7 +46,9 @@ class NewKeySerializer(KeySerializer):
         fields = [*KeySerializer.Meta.fields, "secret"]
 
 
-class MakeKeySerializer(serializers.Serializer[Any]):
+class MakeKeySerializer(SetLimitsSerializer):
+    """A limit that is null or left out is none of the key's own."""
+
     name = serializers.CharField(max_length=80)
     scopes = serializers.ListField(
         child=serializers.ChoiceField(choices=KeyScope.choices), allow_empty=False
@@ -75,7 +81,9 @@ class KeyListView(TenantView):
         """Make a key. Its secret is in this answer and nowhere else."""
         form = MakeKeySerializer(data=request.data)
         form.is_valid(raise_exception=True)
-        made = create_key(self.principal, request=request, **form.validated_data)
+        fields = form.validated_data
+        limits = take_limits(fields)
+        made = create_key(self.principal, request=request, limits=limits, **fields)
         return Response({**KeySerializer(made.row).data, "secret": made.raw}, status=201)
 
 

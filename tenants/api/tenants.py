@@ -11,11 +11,12 @@ from rest_framework.response import Response
 
 from tenants.api.base import TenantView
 from tenants.api.errors import errors
-from tenants.api.fields import AmountField, TotalsSerializer
+from tenants.api.fields import LimitsSerializer, TotalsSerializer
 from tenants.api.pagination import Pagination
 from tenants.auth import KEY_ROLE, KEYS, READ, Principal
 from tenants.billing.periods import Period, month_of
 from tenants.billing.summary import totals
+from tenants.limits import LIMIT_COLUMNS
 from tenants.models import KeyScope, Plan, Role, Tenant, User
 
 
@@ -28,20 +29,15 @@ class TenantSerializer(serializers.ModelSerializer[Tenant]):
         read_only_fields = fields
 
 
-class PlanSerializer(serializers.ModelSerializer[Plan]):
+class PlanSerializer(LimitsSerializer, serializers.ModelSerializer[Plan]):
     """A limit that is null is none."""
-
-    monthly_budget = AmountField(allow_null=True, read_only=True)
 
     class Meta:
         model = Plan
         fields = [
             "name",
             "slug",
-            "requests_per_minute",
-            "tokens_per_minute",
-            "max_concurrency",
-            "monthly_budget",
+            *LIMIT_COLUMNS,
             "max_rank",
             "max_adapters",
             "max_versions",

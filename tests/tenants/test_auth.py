@@ -6,9 +6,10 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from tenants.audit import Actor
-from tenants.auth import Limits, Principal, authenticate_key, principal_for_member
+from tenants.auth import Principal, authenticate_key, principal_for_member
 from tenants.errors import ApiError
 from tenants.keys import NewKey, create_key, revoke_key
+from tenants.limits import Limits
 from tenants.models import ApiKey, AuditEvent, Member, Plan, Tenant
 from tenants.scope import tenant_scope, unscoped
 from tests.factories import get_acme, make_alice, make_bob, make_carol, make_oscar, make_plan
@@ -41,6 +42,7 @@ def test_it_works() -> None:
         user_id=None,
         scopes=frozenset({"inference", "usage"}),
         cache_salt=acme.cache_salt,
+        key_name=f"ci (gh-{made.row.public_id})",
     )
     assert len(acme.cache_salt) == 32
 
@@ -179,3 +181,16 @@ def test_limits_that_are_not_set() -> None:
 def test_a_plans_weight_is_one_that_the_engine_takes(weight: float) -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
         Plan.objects.create(slug="odd", name="odd", weight=weight)
+
+
+def test_a_tenants_own_limits_only_tighten_its_plans() -> None:
+    acme = get_acme()
+    acme.requests_per_minute, acme.max_concurrency, acme.tokens_per_day = 100, 1000, 5
+    acme.save()
+    made = create_key(Actor(acme.id, "system"), "ci", ["inference"])
+    with tenant_scope(acme.id):
+        ApiKey.objects.update(tokens_per_month=7, daily_budget=Decimal("0.5"))
+    who = authenticate_key(made.raw)
+    assert who.limits == Limits(100, 100_000, 16, 100 * 10**9, tokens_per_day=5)
+    assert who.key_limits == Limits(tokens_per_month=7, daily_budget_nanos=500_000_000)
+    assert who.key_name == f"ci (gh-{made.row.public_id})"

@@ -8,8 +8,9 @@ from itertools import count
 import pytest
 import pytest_asyncio
 
-from tenants.auth import Limits, Principal
+from tenants.auth import Principal
 from tenants.errors import ApiError
+from tenants.limits import Limits
 from tenants.metering import MonthLedger
 from tenants.quota import Quota, Reservation
 

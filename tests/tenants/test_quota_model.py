@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tenants.auth import Limits, Principal
+from tenants.auth import Principal
 from tenants.errors import ApiError
+from tenants.limits import Limits
 from tenants.quota import HOLD_S, Quota, Reservation
 from tests.tenants.test_quota import START_MS, Books
 

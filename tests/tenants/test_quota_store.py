@@ -12,8 +12,9 @@ from urllib.parse import urlparse
 
 import pytest
 
-from tenants.auth import Limits, Principal
+from tenants.auth import Principal
 from tenants.errors import ApiError
+from tenants.limits import Limits
 from tenants.quota import Quota, Reservation
 from tests.services import free_port, start_valkey
 from tests.tenants.test_quota import Books, caller, refused

@@ -863,6 +863,7 @@ export interface components {
          * @enum {string}
          */
         KeepEnum: "no" | "warm" | "pinned";
+        /** @description A limit that is null is none of the key's own; the tenant's hold beside it. */
         Key: {
             readonly public_id: string;
             readonly name: string;
@@ -875,6 +876,23 @@ export interface components {
             readonly expires_at: string | null;
             /** Format: date-time */
             readonly revoked_at: string | null;
+            requests_per_minute: number | null;
+            tokens_per_minute: number | null;
+            max_concurrency: number | null;
+            /** @description Days are UTC. */
+            tokens_per_day: number | null;
+            /** @description Months are UTC. */
+            tokens_per_month: number | null;
+            /**
+             * Format: decimal
+             * @example 0.0000074
+             */
+            daily_budget: string | null;
+            /**
+             * Format: decimal
+             * @example 0.0000074
+             */
+            monthly_budget: string | null;
         };
         Loss: {
             name: components["schemas"]["NameEnum"];
@@ -890,7 +908,19 @@ export interface components {
             /** @description Completion tokens that were scored. */
             num_tokens: number;
         };
+        /** @description A limit that is null or left out is none of the key's own. */
         MakeKeyRequest: {
+            requests_per_minute?: number | null;
+            tokens_per_minute?: number | null;
+            max_concurrency?: number | null;
+            /** Format: int64 */
+            tokens_per_day?: number | null;
+            /** Format: int64 */
+            tokens_per_month?: number | null;
+            /** Format: decimal */
+            daily_budget?: string | null;
+            /** Format: decimal */
+            monthly_budget?: string | null;
             name: string;
             scopes: components["schemas"]["ScopesEnum"][];
             /** Format: date-time */
@@ -959,6 +989,7 @@ export interface components {
         NewKeepRequest: {
             keep: components["schemas"]["KeepEnum"];
         };
+        /** @description A limit that is null is none of the key's own; the tenant's hold beside it. */
         NewKey: {
             readonly public_id: string;
             readonly name: string;
@@ -971,6 +1002,23 @@ export interface components {
             readonly expires_at: string | null;
             /** Format: date-time */
             readonly revoked_at: string | null;
+            requests_per_minute: number | null;
+            tokens_per_minute: number | null;
+            max_concurrency: number | null;
+            /** @description Days are UTC. */
+            tokens_per_day: number | null;
+            /** @description Months are UTC. */
+            tokens_per_month: number | null;
+            /**
+             * Format: decimal
+             * @example 0.0000074
+             */
+            daily_budget: string | null;
+            /**
+             * Format: decimal
+             * @example 0.0000074
+             */
+            monthly_budget: string | null;
             /** @description The whole key, gh-…. It is shown here only. */
             secret: string;
         };
@@ -1205,14 +1253,23 @@ export interface components {
         Plan: {
             readonly name: string;
             readonly slug: string;
-            readonly requests_per_minute: number | null;
-            readonly tokens_per_minute: number | null;
-            readonly max_concurrency: number | null;
+            requests_per_minute: number | null;
+            tokens_per_minute: number | null;
+            max_concurrency: number | null;
+            /** @description Days are UTC. */
+            tokens_per_day: number | null;
+            /** @description Months are UTC. */
+            tokens_per_month: number | null;
             /**
              * Format: decimal
              * @example 0.0000074
              */
-            readonly monthly_budget: string | null;
+            daily_budget: string | null;
+            /**
+             * Format: decimal
+             * @example 0.0000074
+             */
+            monthly_budget: string | null;
             readonly max_rank: number;
             readonly max_adapters: number;
             /** @description Versions kept for one adapter. */

@@ -128,6 +128,16 @@ export function anEvaluation(change: Partial<Evaluation> = {}): Evaluation {
   };
 }
 
+const NO_LIMITS = {
+  requests_per_minute: null,
+  tokens_per_minute: null,
+  max_concurrency: null,
+  tokens_per_day: null,
+  tokens_per_month: null,
+  daily_budget: null,
+  monthly_budget: null,
+};
+
 export function aKey(change: Partial<Key> = {}): Key {
   return {
     public_id: "k7f3a91c",
@@ -137,6 +147,7 @@ export function aKey(change: Partial<Key> = {}): Key {
     last_used_at: null,
     expires_at: null,
     revoked_at: null,
+    ...NO_LIMITS,
     ...change,
   };
 }
@@ -155,8 +166,8 @@ export const TENANT: TenantDetail = {
   plan: {
     name: "Team",
     slug: "team",
+    ...NO_LIMITS,
     requests_per_minute: 60,
-    tokens_per_minute: null,
     max_concurrency: 4,
     monthly_budget: "20",
     max_rank: 64,

@@ -9,6 +9,7 @@ from tenants.audit import Actor
 from tenants.auth import authenticate_key
 from tenants.errors import ApiError
 from tenants.keys import create_key
+from tenants.limits import LIMIT_COLUMNS, NO_LIMITS, Limits
 from tenants.models import Role
 from tests.factories import (
     add_member,
@@ -51,6 +52,7 @@ def test_it_works(client: Client) -> None:
         "expires_at",
         "revoked_at",
         "secret",
+        *LIMIT_COLUMNS,
     }
     listed = client.get(URL).json()["results"]
     assert [row["public_id"] for row in listed] == [body["public_id"]]
@@ -178,3 +180,47 @@ def test_wrong_method_and_type(client: Client) -> None:
     refused(client.put(URL), 405, "method_not_allowed")
     answer = client.post(URL, "x", content_type="text/plain")
     refused(answer, 415, "unsupported_media_type")
+
+
+def test_limits_of_its_own(client: Client) -> None:
+    client.force_login(make_alice())
+    limits = {
+        "requests_per_minute": 5,
+        "tokens_per_minute": None,
+        "tokens_per_month": 10**12,
+        "daily_budget": "0.50",
+    }
+    body = make(client, **limits).json()
+    shown = {name: body[name] for name in LIMIT_COLUMNS if body[name] is not None}
+    expected = {"requests_per_minute": 5, "tokens_per_month": 10**12, "daily_budget": "0.5"}
+    assert shown == expected
+    listed = client.get(URL).json()["results"][0]
+    assert listed == {name: listed[name] for name in body if name != "secret"}
+    assert {name: listed[name] for name in expected} == expected
+    who = authenticate_key(body["secret"])
+    assert who.key_limits == Limits(
+        requests_per_minute=5, tokens_per_month=10**12, daily_budget_nanos=500_000_000
+    )
+    event = client.get("/api/tenants/acme/audit/").json()["results"][0]
+    assert event["after"].items() >= expected.items()
+    assert authenticate_key(make(client).json()["secret"]).key_limits == NO_LIMITS
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("requests_per_minute", 0),
+        ("tokens_per_minute", 2**31),
+        ("max_concurrency", -1),
+        ("tokens_per_day", "many"),
+        ("tokens_per_month", 10**15 + 1),
+        ("daily_budget", "0.001"),
+        ("monthly_budget", "9000001"),
+        ("monthly_budget", "NaN"),
+    ],
+)
+def test_limits_that_cannot_be(client: Client, name: str, wrong: object) -> None:
+    client.force_login(make_alice())
+    answer = make(client, **{name: wrong})
+    assert answer.status_code == 400
+    assert [detail["field"] for detail in answer.json()["error"]["details"]] == [name]

@@ -10,10 +10,14 @@ const REFRESH_MS = 30_000;
 
 function limitsOf(plan: TenantDetail["plan"]): string {
   const { requests_per_minute, tokens_per_minute, max_concurrency } = plan;
+  const { tokens_per_day, tokens_per_month, daily_budget } = plan;
   const limits = [
     requests_per_minute && `${formatCompact(requests_per_minute)} requests/min`,
     tokens_per_minute && `${formatCompact(tokens_per_minute)} tokens/min`,
     max_concurrency && `${max_concurrency} at once`,
+    tokens_per_day && `${formatCompact(tokens_per_day)} tokens/day`,
+    tokens_per_month && `${formatCompact(tokens_per_month)} tokens/month`,
+    daily_budget && `${formatMoney(daily_budget)}/day`,
     `rank ≤ ${plan.max_rank}`,
   ];
   return limits.filter(Boolean).join(" · ");
