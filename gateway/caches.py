@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
+from gateway import metrics
 from gateway.database import in_thread
+from tenants.errors import ApiError
 
 Value = TypeVar("Value")
 
@@ -20,11 +22,13 @@ MAX_ENTRIES = 10_000
 class TenantCache(Generic[Value]):
     """(tenant-dependent key) → value. Errors are never kept: a new key or model works at once."""
 
-    def __init__(self, ttl_s: float, tenant_of: Callable[[Any, Value], int]) -> None:
+    def __init__(self, name: str, ttl_s: float, tenant_of: Callable[[Any, Value], int]) -> None:
         self._ttl_s = ttl_s
         self._tenant_of = tenant_of
+        self._backstops = metrics.BACKSTOPS.labels(name)
+        # Each with the moment at which it is too old.
         self._entries: dict[Hashable, tuple[float, Value]] = {}
-        self._loading: dict[Hashable, asyncio.Task[Value]] = {}
+        self._loading: dict[Hashable, tuple[float, asyncio.Task[Value]]] = {}
         # Bumped by every push: an answer asked for before a push is used by its askers, never kept.
         self._epoch = 0
 
@@ -32,27 +36,48 @@ class TenantCache(Generic[Value]):
         """The kept value, or load() in a thread; callers of one key at the same time share one
         load.
         """
+        now = time.monotonic()
         found = self._entries.get(key)
-        if found is not None and found[0] > time.monotonic():
+        if found is not None and found[0] > now:
             return found[1]
-        task = self._loading.get(key)
-        if task is None:
-            task = asyncio.create_task(self._load(key, load))
-            # Its askers may all be gone when it fails: not an unretrieved error then.
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._loading[key] = task
-        return await asyncio.shield(task)
+        loading = self._loading.get(key)
+        # A load that takes longer than a lifetime may have asked before the last change.
+        if loading is None or loading[0] <= now:
+            loading = self._begin(key, load, now + self._ttl_s)
+        return await asyncio.shield(loading[1])
 
-    async def _load(self, key: Hashable, load: Callable[[], Value]) -> Value:
-        epoch, expires_at = self._epoch, time.monotonic() + self._ttl_s
+    def _begin(
+        self, key: Hashable, load: Callable[[], Value], expires_at: float
+    ) -> tuple[float, asyncio.Task[Value]]:
+        task = asyncio.create_task(self._load(key, load, expires_at))
+        # Its askers may all be gone when it fails: not an unretrieved error then.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._loading[key] = loading = (expires_at, task)
+        return loading
+
+    async def _load(self, key: Hashable, load: Callable[[], Value], expires_at: float) -> Value:
+        epoch, former = self._epoch, self._entries.pop(key, None)
+        value: Value | None = None
         try:
             value = await in_thread(load)
+        except ApiError:
+            # Kept until now, and no longer there.
+            self._note_change(epoch, former, None)
+            raise
         finally:
-            self._loading.pop(key, None)
-        if epoch == self._epoch:
+            if key in self._loading and self._loading[key][0] == expires_at:
+                del self._loading[key]
+        self._note_change(epoch, former, value)
+        if epoch == self._epoch and expires_at > time.monotonic():
             self._make_room()
             self._entries[key] = (expires_at, value)
         return value
+
+    def _note_change(
+        self, epoch: int, former: tuple[float, Value] | None, value: Value | None
+    ) -> None:
+        if former is not None and former[1] != value and epoch == self._epoch:
+            self._backstops.inc()
 
     def _make_room(self) -> None:
         if len(self._entries) < MAX_ENTRIES:

@@ -40,6 +40,8 @@ class ChatConsumer(JsonSocket):
 
     async def connect(self) -> None:
         self._running: dict[str, asyncio.Task[None]] = {}
+        # Why the caller has no right to the socket any more.
+        self._lost = ""
         await super().connect()
         header = dict(self.scope["headers"]).get(b"authorization")
         if header is None:
@@ -51,6 +53,7 @@ class ChatConsumer(JsonSocket):
 
     async def disconnect(self, code: int) -> None:
         await super().disconnect(code)
+        self._lost = ""
         for task in self._running.values():
             task.cancel()
 
@@ -101,6 +104,14 @@ class ChatConsumer(JsonSocket):
 
     async def _run(self, name: str, body: dict[str, Any]) -> None:
         try:
+            await self._answer(name, body)
+        finally:
+            # What was admitted before ends whole; the last one closes the door.
+            if self._lost and len(self._running) == 1:
+                await self.refuse(NOT_AUTHENTICATED, self._lost)
+
+    async def _answer(self, name: str, body: dict[str, Any]) -> None:
+        try:
             await self._generate(name, body)
         except ApiError as error:
             await self._write_error(name, error)
@@ -113,9 +124,16 @@ class ChatConsumer(JsonSocket):
             log.exception("generation %s on a socket failed", name)
             await self._write_error(name, internal_error())
 
-    async def _generate(self, name: str, body: dict[str, Any]) -> None:
+    async def _current_principal(self) -> Principal:
         assert self.caller is not None
-        principal = await principal_of(self.runtime, self.caller)
+        try:
+            return await principal_of(self.runtime, self.caller)
+        except ApiError as error:
+            self._lost = error.message
+            raise
+
+    async def _generate(self, name: str, body: dict[str, Any]) -> None:
+        principal = await self._current_principal()
         ask = parse_ask("chat.completions", {**body, "stream": True})
         async with (
             admit(self.runtime, principal, ask, secrets.token_hex(16)) as generation,

@@ -80,6 +80,22 @@ LOSSES = Counter(
     "Requests that a replica did not end: connect, timeout, cut, malformed.",
     ["replica", "kind"],
 )
+INVALIDATION_DELAY = Histogram(
+    "grafthouse_invalidation_delay_seconds",
+    "From the commit of a change to the drop of what this process keeps of it, by push.",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+INVALIDATIONS_FOLLOWED = Gauge(
+    "grafthouse_invalidations_followed",
+    "1: pushes are received; 0: a change acts by the lifetime of what is kept, a second.",
+    multiprocess_mode="livemin",
+)
+BACKSTOPS = Counter(
+    "grafthouse_cache_backstops_total",
+    "Kept answers that had changed when their lifetime ended, without a push: one was lost, or a "
+    "moment came (a key's expiry, a price's first day).",
+    ["cache"],
+)
 WRITER_QUEUE = Gauge(
     "grafthouse_usage_writer_queue",
     "Usage writes not yet in the database.",

@@ -5,9 +5,9 @@ Made at ASGI start-up, handed to every request in scope["state"], closed in orde
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 import redis.asyncio
@@ -15,12 +15,12 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from adapters.access import Resolved
+from gateway import invalidation
 from gateway.caches import TenantCache
 from gateway.replicas import ReplicaTable
 from gateway.upstream import open_session
 from gateway.usage_writer import UsageWriter
 from tenants.auth import Principal
-from tenants.events import INVALIDATE_CHANNEL
 from tenants.prices import PriceBook
 from tenants.quota import Quota
 
@@ -30,8 +30,6 @@ Result = TypeVar("Result")
 
 RESTART_INTERVAL_S = 1.0
 DRAIN_TIMEOUT_S = 10.0
-# How often a silent subscription is tried for life.
-LISTEN_TIMEOUT_S = 5.0
 STATE_KEY = "grafthouse"
 
 
@@ -40,9 +38,13 @@ class Runtime:
         ttl_s = settings.CACHE_TTL_S
         self.session = open_session()
         self.replicas = ReplicaTable(self.session, settings.REPLICA_URLS)
-        self.principals: TenantCache[Principal] = TenantCache(ttl_s, lambda _, one: one.tenant_id)
-        self.models: TenantCache[Resolved] = TenantCache(ttl_s, lambda key, _: key[0])
-        self.prices: TenantCache[PriceBook] = TenantCache(ttl_s, lambda tenant_id, _: tenant_id)
+        self.principals: TenantCache[Principal] = TenantCache(
+            "principals", ttl_s, lambda _, one: one.tenant_id
+        )
+        self.models: TenantCache[Resolved] = TenantCache("models", ttl_s, lambda key, _: key[0])
+        self.prices: TenantCache[PriceBook] = TenantCache(
+            "prices", ttl_s, lambda tenant_id, _: tenant_id
+        )
         self.redis = redis.asyncio.Redis.from_url(
             settings.REDIS_URL, socket_connect_timeout=2, health_check_interval=5
         )
@@ -58,7 +60,8 @@ class Runtime:
         # The first poll is awaited, so that the first request finds the fleet.
         await asyncio.gather(self.replicas.refresh(), self.replicas.read_drains())
         polls = (self.replicas.poll_forever, self.replicas.follow_drains)
-        for loop in (*polls, self.listen, self.writer.beat_forever):
+        changes = partial(invalidation.follow, self.drop)
+        for loop in (*polls, changes, self.writer.beat_forever):
             self._loops.append(asyncio.create_task(keep_running(loop)))
 
     async def stop(self) -> None:
@@ -90,31 +93,9 @@ class Runtime:
         """Await work that goes on when the caller is cancelled."""
         return await asyncio.shield(self.spawn(work))
 
-    async def listen(self) -> None:
-        """Drop what a push names.
-
-        After a reconnection messages may be missing, so everything is dropped.
-        """
-        async with self.redis.pubsub(ignore_subscribe_messages=True) as channel:
-            await channel.subscribe(INVALIDATE_CHANNEL)
-            self.drop(None)
-            while True:
-                message = await channel.get_message(timeout=LISTEN_TIMEOUT_S)
-                if message is not None:
-                    self.drop(tenant_of(message["data"]))
-
     def drop(self, tenant_id: int | None) -> None:
         for cache in (self.principals, self.models, self.prices):
             cache.drop(tenant_id)
-
-
-def tenant_of(raw: bytes) -> int | None:
-    """The tenant that a push names; None, which means all, for anything not understood."""
-    try:
-        tenant_id = json.loads(raw)["tenant_id"]
-    except (ValueError, KeyError, TypeError):
-        return None
-    return tenant_id if isinstance(tenant_id, int) else None
 
 
 async def keep_running(loop: Callable[[], Awaitable[None]]) -> None:

@@ -6,6 +6,7 @@ Redis channel). Both are hints: rows are the truth, a lost message costs a cache
 
 import json
 import logging
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,7 @@ class Sending:
 
     def send(self) -> None:
         if self.event not in NOT_INVALIDATING:
-            notice = {"tenant_id": self.tenant_id, "what": self.event}
+            notice = {"tenant_id": self.tenant_id, "what": self.event, "sent_at": time.time()}
             store().publish(INVALIDATE_CHANNEL, json.dumps(notice))
         message = {"type": MESSAGE_TYPE, "event": self.event, "data": json.loads(self.data)}
         async_to_sync(get_channel_layer().group_send)(group_name(self.tenant_id), message)

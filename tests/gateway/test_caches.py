@@ -5,8 +5,10 @@ import threading
 
 import pytest
 
+from gateway import metrics
 from gateway.caches import TenantCache
-from gateway.runtime import tenant_of
+from gateway.invalidation import Notice, read_notice
+from tenants.errors import ApiError
 
 Key = tuple[int, str]
 
@@ -27,7 +29,7 @@ class Source:
 
 
 def make_cache(ttl_s: float = 10.0) -> TenantCache[int]:
-    return TenantCache(ttl_s, lambda key, _: key[0])
+    return TenantCache("test", ttl_s, lambda key, _: key[0])
 
 
 async def test_it_works() -> None:
@@ -94,11 +96,51 @@ async def test_errors_are_not_kept_and_an_asker_that_leaves_harms_nobody() -> No
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
-        (b'{"tenant_id": 7, "what": "x"}', 7),
-        (b"{", None),
-        (b"[]", None),
-        (b'{"tenant_id": "7"}', None),
+        (b'{"tenant_id": 7, "what": "x", "sent_at": 1.5}', Notice(7, 1.5)),
+        (b'{"tenant_id": 7}', Notice(7, None)),
+        (b'{"tenant_id": 7, "sent_at": "noon"}', Notice(7, None)),
+        (b"{", Notice(None, None)),
+        (b"[]", Notice(None, None)),
+        (b'{"tenant_id": "7"}', Notice(None, None)),
     ],
 )
-def test_a_push_that_is_not_understood_drops_everything(raw: bytes, expected: int | None) -> None:
-    assert tenant_of(raw) == expected
+def test_a_push_that_is_not_understood_names_nobody(raw: bytes, expected: Notice) -> None:
+    assert read_notice(raw) == expected
+
+
+def num_backstops() -> float:
+    return metrics.BACKSTOPS.labels("test")._value.get()
+
+
+async def test_what_changed_without_a_push_is_counted() -> None:
+    cache, source, before = make_cache(ttl_s=0.05), Source(), num_backstops()
+    await cache.get((1, "a"), source.load)
+    await cache.get((1, "same"), lambda: 7)
+    await asyncio.sleep(0.06)
+    assert await cache.get((1, "a"), source.load) == 2
+    await cache.get((1, "same"), lambda: 7)
+    assert num_backstops() - before == 1
+    await asyncio.sleep(0.06)
+
+    def refuse() -> int:
+        raise ApiError("invalid_api_key", 401, "revoked")
+
+    for _ in range(2):
+        with pytest.raises(ApiError):
+            await cache.get((1, "a"), refuse)
+    assert num_backstops() - before == 2
+    # What a push has named is no surprise.
+    cache.drop(1)
+    await cache.get((1, "same"), lambda: 8)
+    assert num_backstops() - before == 2
+
+
+async def test_nobody_joins_a_load_older_than_a_lifetime() -> None:
+    cache, source = make_cache(ttl_s=0.1), Source()
+    source.gate.clear()
+    early = asyncio.create_task(cache.get((1, "a"), source.load))
+    await asyncio.sleep(0.15)
+    late = asyncio.create_task(cache.get((1, "a"), source.load))
+    await asyncio.sleep(0.05)
+    source.gate.set()
+    assert (await early, await late) == (1, 2)

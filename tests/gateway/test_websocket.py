@@ -310,6 +310,28 @@ def test_an_open_socket_of_a_revoked_key(stack: Stack, acme: Customer) -> None:
         time.sleep(1)
         say(link, type="chat", id="a", body=BODY)
         assert hear(link)["error"]["code"] == "invalid_api_key"
+        code, reason = close_code(link)
+    assert (code, reason[:17]) == (4401, "Incorrect API key")
+
+
+@pytest.mark.case("C117")
+def test_what_runs_when_a_key_is_revoked_ends_whole(stack: Stack, acme: Customer) -> None:
+    for replica in stack.replicas:
+        replica.behaviour = Behaviour(tokens=["x"] * 20, token_interval_s=0.1)
+    with chat_socket(stack, acme) as link:
+        say(link, type="chat", id="a", body=BODY)
+        assert hear(link)["type"] == "chunk"
+        revoke_key(system(acme.tenant.id), acme.api_key.split("-")[1])
+        time.sleep(1)
+        say(link, type="chat", id="b", body=BODY)
+        ends = {}
+        while len(ends) < 2:
+            frame = hear(link)
+            if frame["type"] != "chunk":
+                ends[frame["id"]] = frame["type"]
+        assert ends == {"b": "error", "a": "done"}
+        assert close_code(link)[0] == 4401
+    assert [row.status for row in acme.usage(1)] == ["finished"]
 
 
 @contextlib.contextmanager

@@ -1,4 +1,5 @@
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,7 +37,9 @@ def channel() -> Iterator[PubSub]:
 def heard(channel: PubSub) -> list[dict[str, Any]]:
     messages = []
     while message := channel.get_message(timeout=0.3):
-        messages.append(json.loads(message["data"]))
+        notice = json.loads(message["data"])
+        assert 0 <= time.time() - notice.pop("sent_at") < 10
+        messages.append(notice)
     return messages
 
 

@@ -1,0 +1,229 @@
+"""Two web processes over one database and one store: what is taken on one is refused by the other.
+
+Real sockets; the other one is asked a hundred times a second meanwhile.
+"""
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from subprocess import Popen
+
+import pytest
+import redis
+import requests
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from gateway.settings import CACHE_TTL_S
+from tenants.models import ApiKey
+from tenants.scope import unscoped
+from tests.gateway.conftest import Customer, Stack
+from tests.gateway.live import Web, metric, start_web, wait_for
+from tests.services import start_valkey
+
+PERIOD_S = 0.01
+FOLLOWED = "grafthouse_invalidations_followed"
+DELAY = "grafthouse_invalidation_delay_seconds"
+BACKSTOPS = 'grafthouse_cache_backstops_total{cache="principals"}'
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Where things are changed, and where they must act."""
+
+    here: Web
+    there: Web
+    store: Popen[bytes]
+    store_url: str
+
+    def control(self) -> redis.Redis:
+        return redis.Redis.from_url(self.store_url)
+
+
+@pytest.fixture(scope="module")
+def running_pair(running_stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    urls = [replica.url for replica in running_stack.replicas]
+    store, store_url = start_valkey()
+    with ExitStack() as cleanup:
+        cleanup.callback(store.kill)
+        webs = []
+        for _ in range(2):
+            folder = tmp_path_factory.mktemp("web")
+            web = start_web(folder, running_stack.database_url, urls, REDIS_URL=store_url)
+            cleanup.callback(web.stop)
+            webs.append(web)
+        yield Pair(*webs, store, store_url)
+
+
+@pytest.fixture
+def pair(running_pair: Pair, stack: Stack) -> Pair:
+    for web in (running_pair.here, running_pair.there):
+        wait_for("the subscription", lambda web=web: metric(web, FOLLOWED) == 1)  # type: ignore[misc]
+    return running_pair
+
+
+@dataclass
+class Owner:
+    """Acts on the one process by a key that may do everything."""
+
+    pair: Pair
+    customer: Customer
+
+    def call(self, method: str, path: str, **body: object) -> requests.Response:
+        url = f"{self.pair.here.url}/api/tenants/{self.customer.tenant.slug}/keys/{path}"
+        headers = {"authorization": f"Bearer {self.customer.api_key}"}
+        answer = requests.request(method, url, json=body or None, headers=headers, timeout=30)
+        assert answer.ok, answer.text
+        return answer
+
+    def make_key(self, **fields: object) -> str:
+        made = self.call("POST", "", **({"name": "poll", "scopes": ["inference"]} | fields))
+        return str(made.json()["secret"])
+
+    def revoke(self, raw: str) -> None:
+        self.call("DELETE", f"{raw.split('-')[1]}/")
+
+
+@pytest.fixture
+def owner(pair: Pair, stack: Stack) -> Owner:
+    return Owner(pair, stack.make_customer(scopes=("inference", "admin")))
+
+
+@dataclass
+class Poll:
+    """GET /v1/models a hundred times a second: when each began, and its status."""
+
+    url: str
+    raw: str
+    seen: list[tuple[float, int]] = field(default_factory=list)
+    is_over: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        with requests.Session() as session:
+            session.headers["authorization"] = f"Bearer {self.raw}"
+            while not self.is_over.is_set():
+                began = time.time()
+                status = session.get(f"{self.url}/v1/models", timeout=30).status_code
+                self.seen.append((began, status))
+                time.sleep(max(0.0, began + PERIOD_S - time.time()))
+
+    def num(self, status: int) -> int:
+        return sum(one == status for _, one in self.seen)
+
+    def last(self, status: int) -> float:
+        return max(began for began, one in self.seen if one == status)
+
+
+@contextmanager
+def polled(pair: Pair, raw: str) -> Iterator[Poll]:
+    """Asked all the while, and first until it was accepted twenty times."""
+    poll = Poll(pair.there.url, raw)
+    thread = threading.Thread(target=poll.run)
+    thread.start()
+    try:
+        wait_for("accepted requests", lambda: poll.num(200) >= 20)
+        yield poll
+    finally:
+        poll.is_over.set()
+        thread.join(30)
+
+
+def seen_refused(poll: Poll) -> bool:
+    return poll.num(401) >= 3
+
+
+def committed(raw: str) -> float:
+    """When the revocation was there for anyone to read."""
+
+    def is_revoked() -> float | None:
+        with unscoped():
+            row = ApiKey.objects.get(public_id=raw.split("-")[1])
+        return time.time() if row.revoked_at else None
+
+    return wait_for("the commit", is_revoked)
+
+
+@pytest.mark.case("C117")
+def test_a_revoked_key_is_refused_by_the_other_process(pair: Pair, owner: Owner) -> None:
+    num_before, backstops = metric(pair.there, f"{DELAY}_count"), metric(pair.there, BACKSTOPS)
+    raw = owner.make_key()
+    with polled(pair, raw) as poll:
+        owner.revoke(raw)
+        answered = time.time()
+        wait_for("the refusal", lambda: seen_refused(poll))
+    delay_s = poll.last(200) - answered
+    print(f"last accepted {1000 * delay_s:.1f} ms after the answer to the revocation")
+    assert delay_s < CACHE_TTL_S
+    # By the push, and it says how long it took.
+    wait_for("both notices", lambda: metric(pair.there, f"{DELAY}_count") == num_before + 2)
+    assert metric(pair.there, f'{DELAY}_bucket{{le="1.0"}}') >= num_before + 2
+    assert metric(pair.there, BACKSTOPS) == backstops
+
+
+@contextmanager
+def no_channels(pair: Pair) -> Iterator[None]:
+    """Nobody may subscribe or publish; whoever listened is thrown out."""
+    with pair.control() as control:
+        control.execute_command("ACL", "SETUSER", "default", "resetchannels")
+        try:
+            wait_for("the end of pushes", lambda: metric(pair.there, FOLLOWED) == 0)
+            yield
+        finally:
+            control.execute_command("ACL", "SETUSER", "default", "allchannels")
+
+
+@contextmanager
+def frozen_store(pair: Pair) -> Iterator[None]:
+    """It takes connections and answers nothing."""
+    pair.store.send_signal(signal.SIGSTOP)
+    try:
+        wait_for("the silence to be noticed", lambda: metric(pair.there, FOLLOWED) == 0)
+        yield
+    finally:
+        pair.store.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.case("C117")
+@pytest.mark.parametrize("cut", [no_channels, frozen_store])
+def test_without_the_push_a_lifetime_is_the_bound(
+    pair: Pair, owner: Owner, cut: Callable[[Pair], ExitStack]
+) -> None:
+    raw = owner.make_key()
+    backstops = metric(pair.there, BACKSTOPS)
+    revoking = threading.Thread(target=owner.revoke, args=(raw,))
+    with cut(pair), polled(pair, raw) as poll:
+        revoking.start()
+        at = committed(raw)
+        wait_for("the refusal", lambda: seen_refused(poll))
+    revoking.join(30)
+    print(f"last accepted {1000 * (poll.last(200) - at):.1f} ms after the commit")
+    assert poll.last(200) < at + CACHE_TTL_S
+    assert metric(pair.there, BACKSTOPS) == backstops + 1
+
+
+@pytest.mark.case("C117")
+def test_an_open_socket_on_the_other_process(pair: Pair, owner: Owner) -> None:
+    raw = owner.make_key()
+    url = pair.there.url.replace("http", "ws") + "/ws/v1/chat"
+    with connect(url, additional_headers={"authorization": f"Bearer {raw}"}) as link:
+        chat = {"model": "tiny-base", "messages": [{"role": "user", "content": "Hi"}]}
+        link.send(json.dumps({"type": "chat", "id": "a", "body": chat}))
+        while json.loads(link.recv(timeout=10))["type"] != "done":
+            pass
+        owner.revoke(raw)
+        # The push is on its way; nothing is kept after it.
+        wait_for("the push", lambda: refused_at(pair.there, raw))
+        link.send(json.dumps({"type": "chat", "id": "b", "body": chat}))
+        assert json.loads(link.recv(timeout=10))["error"]["code"] == "invalid_api_key"
+        with pytest.raises(ConnectionClosed) as caught:
+            link.recv(timeout=10)
+    assert caught.value.rcvd is not None and caught.value.rcvd.code == 4401
+
+
+def refused_at(web: Web, raw: str) -> bool:
+    headers = {"authorization": f"Bearer {raw}"}
+    return requests.get(f"{web.url}/v1/models", headers=headers, timeout=30).status_code == 401
