@@ -85,9 +85,9 @@ async def route(runtime: Runtime, request: Request) -> None:
 def find(path: str) -> tuple[str, dict[str, Handler]]:
     if path in ROUTES:
         return path.removeprefix("/v1/"), ROUTES[path]
-    # Names may hold a slash or an @, and come percent-encoded: the path is decoded already.
-    if path.startswith("/v1/models/"):
-        return "models/{id}", {"GET": retrieve_model}
+    for prefix, (name, handlers) in PREFIXES.items():
+        if path.startswith(prefix):
+            return name, handlers
     return "other", {}
 
 
@@ -236,4 +236,8 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/v1/models": {"GET": list_models},
     "/v1/chat/completions": {"POST": chat_completions},
     "/v1/completions": {"POST": completions},
+}
+# Names may hold a slash or an @, and come percent-encoded: the path is decoded already.
+PREFIXES: dict[str, tuple[str, dict[str, Handler]]] = {
+    "/v1/models/": ("models/{id}", {"GET": retrieve_model}),
 }
