@@ -21,8 +21,9 @@ from gateway.openai.http import ClientGone
 from gateway.openai.profile import fill_in
 from gateway.openai.schema import Ask, bad_request
 from gateway.runtime import Runtime
-from tenants.auth import Principal, authenticate_key, principal_for_member
+from tenants.auth import Principal, authenticate_key, principal_for_member, require_scope
 from tenants.errors import ApiError
+from tenants.models import KeyScope
 from tenants.prices import PriceBook, price_for
 
 MAX_KEY_CHARS = 200
@@ -40,7 +41,6 @@ def bearer(header: str | None) -> str:
             code="invalid_api_key",
             status=401,
             message="Provide your API key in an Authorization header: Bearer gh-….",
-            type="authentication_error",
             headers={"www-authenticate": "Bearer"},
         )
     return raw
@@ -55,16 +55,6 @@ async def authenticate(runtime: Runtime, raw: str) -> Principal:
 async def authenticate_member(runtime: Runtime, user_id: int, tenant_slug: str) -> Principal:
     name = ("member", user_id, tenant_slug)
     return await runtime.principals.get(name, lambda: principal_for_member(user_id, tenant_slug))
-
-
-def require_inference(principal: Principal) -> None:
-    if "inference" not in principal.scopes:
-        raise ApiError(
-            code="insufficient_scope",
-            status=403,
-            message="This key may not run inference: it lacks the scope 'inference'.",
-            type="permission_error",
-        )
 
 
 async def resolve_model(runtime: Runtime, tenant_id: int, name: str) -> Resolved:
@@ -132,7 +122,7 @@ async def admit(
 
 
 async def reserve(runtime: Runtime, principal: Principal, ask: Ask, request_id: str) -> Admission:
-    require_inference(principal)
+    require_scope(principal, KeyScope.INFERENCE)
     started_at = timezone.now()
     named = await resolve_ask(runtime, principal.tenant_id, ask)
     resolved = pick(named, end_user(ask, principal))

@@ -96,7 +96,6 @@ def invalid_key() -> ApiError:
         401,
         "Incorrect API key provided: expected an active key as 'Authorization: Bearer gh-…'. "
         "Keys are made, and revoked ones are listed, in the console under API keys.",
-        type="authentication_error",
         headers={"WWW-Authenticate": "Bearer"},
     )
 

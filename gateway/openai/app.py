@@ -15,7 +15,6 @@ from gateway.admission import (
     admit,
     authenticate,
     bearer,
-    require_inference,
     resolve_model,
 )
 from gateway.database import in_thread
@@ -25,8 +24,9 @@ from gateway.openai.http import ClientGone, Receive, Request, Scope, Send
 from gateway.openai.relay import DONE_FRAME, KEEP_ALIVE_FRAME, Folder, sse
 from gateway.openai.schema import Ask, Endpoint, parse_ask, parse_json
 from gateway.runtime import Runtime, runtime_of
-from tenants.auth import Principal
+from tenants.auth import Principal, require_scope
 from tenants.errors import ApiError
+from tenants.models import KeyScope
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ async def principal_of(runtime: Runtime, request: Request) -> Principal:
 
 async def list_models(runtime: Runtime, request: Request) -> None:
     principal = await principal_of(runtime, request)
-    require_inference(principal)
+    require_scope(principal, KeyScope.INFERENCE)
     models = await in_thread(lambda: servable_models(principal.tenant_id))
     data = [model_object(one.id, one.created, one.owned_by) for one in models]
     await request.answer_json({"object": "list", "data": data})
@@ -105,7 +105,7 @@ async def list_models(runtime: Runtime, request: Request) -> None:
 
 async def retrieve_model(runtime: Runtime, request: Request) -> None:
     principal = await principal_of(runtime, request)
-    require_inference(principal)
+    require_scope(principal, KeyScope.INFERENCE)
     name = request.path.removeprefix("/v1/models/")
     resolved = await resolve_model(runtime, principal.tenant_id, name)
     models = await in_thread(lambda: servable_models(principal.tenant_id))

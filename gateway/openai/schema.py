@@ -20,6 +20,9 @@ MAX_MODEL_CHARS = 256
 MAX_CHOICES = 128
 # OpenAI's. A version's serving profile may add as many: the engine takes both together.
 MAX_STOPS = 4
+# The replica is asked with ours, so an unknown one would be lost. Obfuscation pads chunks against
+# traffic analysis, which OpenAI's clients may switch; it is never added here.
+STREAM_OPTIONS = ("include_usage", "continuous_usage_stats", "include_obfuscation")
 # What a chat template may add to the messages' own JSON: a default system turn and the generation
 # prompt.
 TEMPLATE_OVERHEAD_TOKENS = 128
@@ -176,10 +179,12 @@ def parse_stream_options(body: dict[str, Any], is_stream: bool) -> tuple[bool, b
         )
     if not is_stream:
         raise bad_request("stream_options is only allowed when stream is true.", "stream_options")
-    continuous = bool_field(
-        options, "continuous_usage_stats", "stream_options.continuous_usage_stats"
-    )
-    return bool_field(options, "include_usage", "stream_options.include_usage"), continuous
+    if unknown := sorted(options.keys() - set(STREAM_OPTIONS)):
+        name = f"stream_options.{unknown[0][:100]}"
+        message = f"Unrecognized request argument supplied: {name}"
+        raise bad_request(message, name, "unsupported_parameter")
+    wanted = {name: bool_field(options, name, f"stream_options.{name}") for name in STREAM_OPTIONS}
+    return wanted["include_usage"], wanted["continuous_usage_stats"]
 
 
 def parse_max_tokens(body: dict[str, Any], minimum: int) -> int | None:

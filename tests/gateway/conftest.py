@@ -1,5 +1,8 @@
-"""The stack of this room's tests: two fake replicas, one web process, one database, one store."""
+"""The stacks of this room's tests: two fake replicas, or the real engine; one web process, one
+database, one store.
+"""
 
+import itertools
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +20,7 @@ from tenants.audit import system
 from tenants.keys import create_key
 from tenants.models import Plan, Price, Tenant, UsageRecord
 from tenants.scope import tenant_scope
+from tests.gateway.engine_process import Engine, is_ready, load, start_engine
 from tests.gateway.fake_replica import Behaviour, FakeReplica
 from tests.gateway.live import (
     Web,
@@ -27,6 +31,11 @@ from tests.gateway.live import (
     start_web,
     wait_for,
 )
+from tests.services import free_port
+from tests.tiny import make_adapter, make_base
+
+# A digest of its own for every adapter of the real engine, the same ones in every run.
+SEEDS = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -147,3 +156,40 @@ def acme(stack: Stack) -> Customer:
 @pytest.fixture
 def globex(stack: Stack) -> Customer:
     return stack.make_customer()
+
+
+@pytest.fixture(scope="session")
+def engine_stack(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Engine, Web, str]]:
+    """The real engine behind a web process of its own; and their database's URL."""
+    folder = tmp_path_factory.mktemp("engine")
+    base = make_base(folder / "base")
+    engine = start_engine(base, free_port())
+    url = make_database(folder)
+    web = start_web(folder, url, [engine.url])
+    wait_for("the engine", lambda: is_ready(web.url), timeout_s=90)
+    yield engine, web, url
+    web.stop()
+    engine.process.kill()
+    engine.process.wait(10)
+
+
+@pytest.fixture
+def engine(
+    engine_stack: tuple[Engine, Web, str], django_db_blocker: DjangoDbBlocker
+) -> Iterator[Engine]:
+    with django_db_blocker.unblock(), default_database(engine_stack[2]), default_store():
+        yield engine_stack[0]
+    engine_stack[1].close_clients()
+
+
+@pytest.fixture
+def customer(engine: Engine, engine_stack: tuple[Engine, Web, str], tmp_path: Path) -> Customer:
+    """Of the engine's stack, with an active adapter "bot"."""
+    _, web, url = engine_stack
+    stack = Stack(web, [], url, tmp_path)
+    customer = stack.make_customer()
+    adapter_dir = make_adapter(tmp_path / "adapter", engine.base, seed=next(SEEDS))
+    stack.activate(customer, "bot", digest=load(engine, adapter_dir))
+    return customer

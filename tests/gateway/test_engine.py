@@ -1,120 +1,21 @@
 """The gateway over the real engine: a tiny model in a process of its own, which is killed."""
 
-import itertools
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 import requests
-from django.utils import timezone
-from pytest_django import DjangoDbBlocker
 
-from adapters.models import Adapter, AdapterVersion, VersionState
-from inference.adapter_format import digest
+from adapters.models import AdapterVersion, VersionState
 from tenants.scope import tenant_scope
-from tests.gateway.conftest import Customer, Stack
-from tests.gateway.live import (
-    BASE_MODEL,
-    ROOT_DIR,
-    Web,
-    default_database,
-    default_store,
-    make_database,
-    start_web,
-    wait_for,
-)
-from tests.services import free_port
-from tests.tiny import make_adapter, make_base
+from tests.gateway.conftest import Customer
+from tests.gateway.engine_process import Engine, is_ready, start_engine
+from tests.gateway.live import BASE_MODEL, wait_for
 
 pytestmark = pytest.mark.slow
 
 MESSAGES = [{"role": "user", "content": "Hi there"}]
-# A digest of its own for every test, the same ones in every run.
-SEEDS = itertools.count(1)
-
-
-@dataclass
-class Engine:
-    base: Path
-    port: int
-    process: subprocess.Popen[bytes]
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-
-def start_engine(base: Path, port: int) -> Engine:
-    command = [sys.executable, "-m", "inference", "serve", "--model-path", str(base)]
-    options = ["--served-model-name", BASE_MODEL, "--port", str(port), "--num-threads", "1"]
-    process = subprocess.Popen(command + options + ["--kv-cache-bytes", "16M"], cwd=ROOT_DIR)
-    return Engine(base, port, process)
-
-
-def load(engine: Engine, folder: Path) -> str:
-    """Load under its digest, as the control plane does, and return that."""
-    config = (folder / "adapter_config.json").read_bytes()
-    name = digest(config, folder / "adapter_model.safetensors")
-    body = {"lora_name": name, "lora_path": str(folder)}
-    answer = requests.post(f"{engine.url}/load_lora_adapter", json=body, timeout=30)
-    assert answer.status_code == 200, answer.text
-    return name
-
-
-def is_ready(url: str) -> bool:
-    try:
-        return requests.get(f"{url}/readyz", timeout=5).status_code == 200
-    except requests.ConnectionError:
-        return False
-
-
-@pytest.fixture(scope="module")
-def engine_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Web, str]]:
-    folder = tmp_path_factory.mktemp("engine")
-    base = make_base(folder / "base")
-    engine = start_engine(base, free_port())
-    url = make_database(folder)
-    web = start_web(folder, url, [engine.url])
-    wait_for("the engine", lambda: is_ready(web.url), timeout_s=90)
-    yield engine, web, url
-    web.stop()
-    engine.process.kill()
-    engine.process.wait(10)
-
-
-@pytest.fixture
-def engine(
-    engine_stack: tuple[Engine, Web, str], django_db_blocker: DjangoDbBlocker
-) -> Iterator[Engine]:
-    with django_db_blocker.unblock(), default_database(engine_stack[2]), default_store():
-        yield engine_stack[0]
-    engine_stack[1].close_clients()
-
-
-@pytest.fixture
-def customer(engine: Engine, engine_stack: tuple[Engine, Web, str], tmp_path: Path) -> Customer:
-    _, web, url = engine_stack
-    customer = Stack(web, [], url, tmp_path).make_customer()
-    adapter_dir = make_adapter(tmp_path / "adapter", engine.base, seed=next(SEEDS))
-    name = load(engine, adapter_dir)
-    with tenant_scope(customer.tenant.id):
-        adapter = Adapter.objects.create(tenant=customer.tenant, name="bot")
-        AdapterVersion.objects.create(
-            tenant=customer.tenant,
-            adapter=adapter,
-            number=1,
-            state=VersionState.ACTIVE,
-            digest=name,
-            activated_at=timezone.now(),
-            created_by="test",
-        )
-    return customer
 
 
 def test_it_works(engine: Engine, customer: Customer) -> None:
@@ -214,31 +115,6 @@ def test_too_long(customer: Customer) -> None:
     # Our default of 512 does not fit beside this prompt, the prompt does.
     fits = [{"role": "user", "content": "x" * 300}]
     customer.client().chat.completions.create(model="bot", messages=fits)  # type: ignore[arg-type]
-
-
-@pytest.mark.case("C114")
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"temperature": "hot"}, "temperature"),
-        ({"logit_bias": {"999999": 5}}, "logit_bias"),
-        ({"top_logprobs": 3}, "top_logprobs"),
-        ({"response_format": {"type": "yaml"}}, "response_format.type"),
-        ({"no_such_field": 1}, "no_such_field"),
-    ],
-)
-@pytest.mark.parametrize("is_stream", [False, True])
-def test_the_engine_validates(
-    customer: Customer, fields: dict[str, object], param: str, is_stream: bool
-) -> None:
-    with pytest.raises(openai.BadRequestError) as caught:
-        customer.client().chat.completions.create(
-            model="bot",
-            messages=MESSAGES,  # type: ignore[arg-type]
-            stream=is_stream,
-            extra_body=fields,
-        )
-    assert caught.value.param == param
 
 
 def test_a_schema_passes_through(customer: Customer) -> None:

@@ -79,6 +79,7 @@ def test_the_depth_limit_is_exact(depth: int) -> None:
         ({"stream": True, "stream_options": []}, "stream_options"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+        ({"stream": True, "stream_options": {"other": 1}}, "stream_options.other"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": "9"}, "max_tokens"),
         ({"max_tokens": True}, "max_tokens"),

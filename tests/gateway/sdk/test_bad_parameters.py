@@ -1,0 +1,144 @@
+"""Every parameter that the real engine or the gateway refuses: named, before any stream."""
+
+from typing import Any
+
+import openai
+import pytest
+
+from tests.gateway.conftest import Customer
+
+MESSAGES: list[Any] = [{"role": "user", "content": "Hi there"}]
+CHAT: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 4}
+INVALID, UNSUPPORTED, TOO_LONG = (
+    "invalid_request",
+    "unsupported_parameter",
+    "context_length_exceeded",
+)
+JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "no"}}}
+A_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+def user(content: Any, **more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content} | more]}
+
+
+# (what is wrong, param, code)
+CHATS: list[tuple[dict[str, Any], str, str]] = [
+    ({"model": None}, "model", INVALID),
+    ({"messages": None}, "messages", INVALID),
+    ({"messages": []}, "messages", INVALID),
+    (user("x" * 3000), "messages", TOO_LONG),
+    ({"max_tokens": 600}, "messages", TOO_LONG),
+    (user(None), "messages[0].content", INVALID),
+    (user([]), "messages[0].content", INVALID),
+    (user("Hi", role="robot"), "messages[0].role", INVALID),
+    (user("Hi", colour="red"), "messages[0].colour", UNSUPPORTED),
+    (
+        user([{"type": "image_url", "image_url": {"url": "x"}}]),
+        "messages[0].content[0].type",
+        UNSUPPORTED,
+    ),
+    ({"temperature": 9}, "temperature", INVALID),
+    ({"temperature": "hot"}, "temperature", INVALID),
+    ({"top_p": 1.5}, "top_p", INVALID),
+    ({"presence_penalty": 3}, "presence_penalty", INVALID),
+    ({"frequency_penalty": -3}, "frequency_penalty", INVALID),
+    ({"seed": "x"}, "seed", INVALID),
+    ({"n": 0}, "n", INVALID),
+    ({"n": 17}, "n", INVALID),
+    ({"n": 1000}, "n", INVALID),
+    ({"stop": ["a"] * 5}, "stop", INVALID),
+    ({"stop": ""}, "stop", INVALID),
+    ({"stop": 5}, "stop", INVALID),
+    ({"max_tokens": 0}, "max_tokens", INVALID),
+    ({"max_tokens": "4"}, "max_tokens", INVALID),
+    ({"max_completion_tokens": 5}, "max_completion_tokens", INVALID),
+    ({"logit_bias": {"999999": 5}}, "logit_bias", INVALID),
+    ({"logit_bias": {"x": 5}}, "logit_bias", INVALID),
+    ({"logit_bias": {"65": 101}}, "logit_bias.65", INVALID),
+    ({"logprobs": 1}, "logprobs", INVALID),
+    ({"top_logprobs": 3}, "top_logprobs", INVALID),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", INVALID),
+    ({"response_format": {"type": "yaml"}}, "response_format.type", UNSUPPORTED),
+    ({"response_format": JSON_SCHEMA}, "response_format", INVALID),
+    ({"tools": [A_TOOL]}, "tools", UNSUPPORTED),
+    ({"tools": [{"type": "function"}]}, "tools[0].function", INVALID),
+    ({"tool_choice": "required"}, "tool_choice", UNSUPPORTED),
+    ({"parallel_tool_calls": False}, "parallel_tool_calls", UNSUPPORTED),
+    ({"functions": [{}]}, "functions", UNSUPPORTED),
+    ({"reasoning_effort": "low"}, "reasoning_effort", UNSUPPORTED),
+    ({"modalities": ["audio"]}, "modalities", UNSUPPORTED),
+    ({"store": True}, "store", UNSUPPORTED),
+    ({"user": 5}, "user", INVALID),
+    ({"no_such_field": 1}, "no_such_field", UNSUPPORTED),
+]
+COMPLETIONS: list[tuple[dict[str, Any], str, str]] = [
+    ({"prompt": None}, "prompt", INVALID),
+    ({"prompt": 5}, "prompt", INVALID),
+    ({"prompt": ""}, "prompt", INVALID),
+    ({"prompt": [999999]}, "prompt", INVALID),
+    ({"prompt": ["a"] * 65}, "prompt", INVALID),
+    ({"prompt": "x" * 600}, "prompt", TOO_LONG),
+    ({"best_of": 2}, "best_of", UNSUPPORTED),
+    ({"suffix": "end"}, "suffix", UNSUPPORTED),
+    ({"logprobs": 21}, "logprobs", INVALID),
+    ({"logprobs": True}, "logprobs", INVALID),
+    ({"echo": "yes"}, "echo", INVALID),
+    ({"max_tokens": -1}, "max_tokens", INVALID),
+    ({"messages": MESSAGES}, "messages", UNSUPPORTED),
+]
+
+
+def refusals(create: Any, body: dict[str, Any], cases: list[Any]) -> list[Any]:
+    """(what is wrong, param, code) of each, as the client raised it; plain and streamed alike."""
+    found = []
+    for fields, _, _ in cases:
+        bodies = []
+        for is_stream in (False, True):
+            with pytest.raises(openai.BadRequestError) as caught:
+                create(stream=is_stream, extra_body=body | fields)
+            assert caught.value.response.headers["content-type"] == "application/json"
+            bodies.append(caught.value.body)
+        assert bodies[0] == bodies[1] and isinstance(bodies[0], dict)
+        assert list(bodies[0]) == ["message", "type", "param", "code"]
+        assert bodies[0]["type"] == "invalid_request_error" and len(bodies[0]["message"]) < 300
+        found.append((fields, bodies[0]["param"], bodies[0]["code"]))
+    return found
+
+
+@pytest.mark.case("C85")
+@pytest.mark.case("C95")
+@pytest.mark.case("C99")
+@pytest.mark.case("C114")
+def test_chat(customer: Customer) -> None:
+    """Peers sent 200 and an odd event, or an error without its name."""
+    create = customer.client().chat.completions.create
+    sdk = {"model": "bot", "messages": MESSAGES}
+
+    def call(**options: Any) -> None:
+        create(**sdk, **options)
+
+    assert refusals(call, CHAT, CHATS) == CHATS
+
+
+@pytest.mark.case("C96")
+def test_completions(customer: Customer) -> None:
+    create = customer.client().completions.create
+
+    def call(**options: Any) -> None:
+        create(model="bot", prompt="Hi", **options)
+
+    assert refusals(call, {"max_tokens": 4}, COMPLETIONS) == COMPLETIONS
+
+
+def test_options_of_a_stream_alone(customer: Customer) -> None:
+    create = customer.client().chat.completions.create
+    with pytest.raises(openai.BadRequestError) as caught:
+        create(model="bot", messages=MESSAGES, stream_options={"include_usage": True})
+    assert caught.value.param == "stream_options"
+    for options in ({"include_usage": 1}, {"no_such_option": True}, 5):
+        with pytest.raises(openai.BadRequestError) as caught:
+            create(
+                model="bot", messages=MESSAGES, stream=True, extra_body={"stream_options": options}
+            )
+        assert str(caught.value.param).startswith("stream_options")
