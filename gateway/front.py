@@ -3,6 +3,7 @@ rest and, behind a door of /v1's own, for uploads.
 """
 
 import logging
+import sys
 from typing import Any
 
 from channels.auth import AuthMiddlewareStack  # type: ignore[import-untyped]
@@ -66,6 +67,8 @@ async def socket(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
     await receive()
+    if "gateway.connection" not in sys.modules:
+        log.warning("connections have no bounds: serve with the options of embedded.WEB_COMMAND")
     runtime = Runtime()
     try:
         await runtime.start()

@@ -44,6 +44,11 @@ OPEN_STREAMS = Gauge(
 OPEN_SOCKETS = Gauge(
     "grafthouse_open_websockets", "WebSockets open now.", ["kind"], multiprocess_mode="livesum"
 )
+DROPPED = Counter(
+    "grafthouse_connections_dropped_total",
+    "Connections cut: late (no whole head in time), evicted (for a new one), stalled, refused.",
+    ["reason"],
+)
 REFUSED = Counter(
     "grafthouse_refused_total",
     "Requests refused at admission, by code and type (a 429's type: requests, tokens, …).",

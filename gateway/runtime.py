@@ -6,7 +6,8 @@ Made at ASGI start-up, handed to every request in scope["state"], closed in orde
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,8 +16,9 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from adapters.access import Resolved
-from gateway import invalidation
+from gateway import invalidation, metrics
 from gateway.caches import TenantCache
+from gateway.openai.errors import unavailable
 from gateway.replicas import ReplicaTable
 from gateway.upstream import open_session
 from gateway.usage_writer import UsageWriter
@@ -54,6 +56,23 @@ class Runtime:
         self._background: set[asyncio.Task[Any]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._writing: asyncio.Task[None] | None = None
+        self._num_streams = 0
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """One of the process's MAX_STREAMS, from before a request is reserved until it is settled.
+
+        Raises ApiError 503.
+        """
+        if self._num_streams >= settings.MAX_STREAMS:
+            message = f"This server runs {settings.MAX_STREAMS} requests. Try again shortly."
+            metrics.REFUSED.labels("overloaded", "server_error").inc()
+            raise unavailable("overloaded", message)
+        self._num_streams += 1
+        try:
+            yield
+        finally:
+            self._num_streams -= 1
 
     async def start(self) -> None:
         self._writing = asyncio.create_task(self.writer.run())

@@ -219,7 +219,19 @@ NUM_REPLICAS_PER_ADAPTER = env_int("NUM_REPLICAS_PER_ADAPTER", 2)
 # The endpoint's own bounds. A request that names no max_tokens gets DEFAULT_MAX_TOKENS.
 DEFAULT_MAX_TOKENS = env_int("DEFAULT_MAX_TOKENS", 512)
 MAX_BODY_BYTES = env_int("MAX_BODY_BYTES", 4 * 2**20)
-BODY_TIMEOUT_S = 60
+# A body of /v1 comes whole within BODY_TIMEOUT_S; an upload has so long, and a second more for each
+# MIN_UPLOAD_BYTES_PER_S that came.
+BODY_TIMEOUT_S = env_int("BODY_TIMEOUT_S", 60)
+MIN_UPLOAD_BYTES_PER_S = env_int("MIN_UPLOAD_BYTES_PER_S", 4096)
+# Of one web process: connections (WebSockets among them), and generations. gateway/connection.py
+# holds the first four.
+MAX_CONNECTIONS = env_int("MAX_CONNECTIONS", 8192)
+HEAD_TIMEOUT_S = env_int("HEAD_TIMEOUT_S", 10)
+KEEP_ALIVE_TIMEOUT_S = env_int("KEEP_ALIVE_TIMEOUT_S", 75)
+WRITE_TIMEOUT_S = env_int("WRITE_TIMEOUT_S", 60)
+MAX_HEADERS = env_int("MAX_HEADERS", 100)
+MAX_HEADER_BYTES = env_int("MAX_HEADER_BYTES", 32 * 2**10)
+MAX_STREAMS = env_int("MAX_STREAMS", 4096)
 UPSTREAM_CONNECT_TIMEOUT_S = 2
 UPSTREAM_IDLE_TIMEOUT_S = env_int("UPSTREAM_IDLE_TIMEOUT_S", 120)
 # A cached key or model pointer is at most this old even if its invalidation message is lost.

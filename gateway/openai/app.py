@@ -133,7 +133,8 @@ async def complete(runtime: Runtime, request: Request, endpoint: Endpoint) -> No
     principal = await principal_of(runtime, request)
     ask = parse_ask(endpoint, parse_json(await request.read_body()))
     answer = stream if ask.is_stream else whole
-    await until_gone(request, answer(runtime, request, principal, ask))
+    with runtime.slot():
+        await until_gone(request, answer(runtime, request, principal, ask))
 
 
 async def until_gone(request: Request, work: Awaitable[None]) -> None:

@@ -26,6 +26,7 @@ from django.conf import settings
 from django.db import connections
 from django.test import override_settings
 
+from gateway.embedded import WEB_COMMAND
 from tenants.store import store
 from tests.services import free_port
 
@@ -138,11 +139,14 @@ def start_web(folder: Path, database_url: str, replica_urls: list[str], **enviro
         "CORS_ORIGINS": "https://app.example.org",
         "PORT": str(port),
     }
-    command = [sys.executable, "-m", "uvicorn", "gateway.asgi:application", "--lifespan", "on"]
-    options = ["--port", str(port), "--no-access-log", "--timeout-graceful-shutdown", "5"]
+    options = ("--lifespan", "on", "--port", str(port), "--timeout-graceful-shutdown", "5")
     with open(log, "wb") as file:
         process = subprocess.Popen(
-            command + options, cwd=ROOT_DIR, env=environment | environ, stderr=file, stdout=file
+            (*WEB_COMMAND, *options),
+            cwd=ROOT_DIR,
+            env=environment | environ,
+            stderr=file,
+            stdout=file,
         )
     web = Web(f"http://127.0.0.1:{port}", process, log)
 

@@ -117,6 +117,8 @@ def test_the_page(settings: Any, tmp_path: Path) -> None:
         ("PORT", 70_000, "gateway.E004"),
         ("DEFAULT_MAX_TOKENS", 0, "gateway.E005"),
         ("CACHE_TTL_S", 5.0, "gateway.E006"),
+        ("WRITE_TIMEOUT_S", 0, "gateway.E005"),
+        ("MAX_HEADERS", 129, "gateway.E009"),
         ("CORS_ORIGINS", ["*"], "gateway.E007"),
         ("CSRF_TRUSTED_ORIGINS", ["https://a.example/path"], "gateway.E007"),
     ],
