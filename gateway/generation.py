@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any, Literal
 
 from django.db import DatabaseError
@@ -26,7 +25,7 @@ from gateway.runtime import Runtime
 from gateway.upstream import AdapterGone, ReplicaBusy, ReplicaLost, open_stream
 from tenants.auth import Principal
 from tenants.errors import ApiError
-from tenants.metering import TokenCounts, UsageStart, open_usage, settle_usage
+from tenants.metering import TokenCounts, UsageEnd, UsageStart
 from tenants.prices import PriceBook
 from tenants.quota import Reservation
 
@@ -73,7 +72,7 @@ class Admission:
             version=resolved.version,
             digest=resolved.digest or "",
             replica=replica,
-            price_id=self.prices.price_id,
+            prices=self.prices,
             started_at=self.started_at,
         )
 
@@ -105,6 +104,7 @@ class Generation:
         self._body = admission.upstream_body()
         self._prefix = prefix_key(admission.principal.cache_salt, self._body)
         self._replica = ""
+        self._start: UsageStart | None = None
         self._opened: asyncio.Future[None] | None = None
         self._is_committed = False
         metrics.OPEN_STREAMS.inc()
@@ -150,9 +150,8 @@ class Generation:
         """Begin to write the usage row; the first chunk waits for it, so the replica's prefill
         hides the write.
         """
-        start = self.admission.usage_start(self._replica)
-        self._opened = self._runtime.writer.submit(lambda: open_usage(start), must_happen=False)
-        self._runtime.writer.watch(start.request_id, self._counts)
+        self._start = self.admission.usage_start(self._replica)
+        self._opened = self._runtime.writer.open(self._start, self._counts)
 
     async def chunks(self) -> AsyncGenerator[dict[str, Any], None]:
         """The client's chunks.
@@ -283,24 +282,10 @@ class Generation:
         counts = self._counts()
         metrics.OPEN_STREAMS.dec()
         metrics.OUTCOMES.labels(self.status).inc()
-        if self._opened is not None:
-            self._settle_ledger(counts)
+        if self._start is not None:
+            end = UsageEnd(self._start, self.status, counts, self.error_code, self._replica)
+            self._runtime.writer.settle(end)
         await self._settle_quota(counts)
-
-    def _settle_ledger(self, counts: TokenCounts | None) -> None:
-        request_id = self.admission.request_id
-        settle = partial(
-            settle_usage,
-            request_id,
-            self.status,
-            prompt_tokens=None if counts is None else counts.prompt,
-            cached_tokens=None if counts is None else counts.cached,
-            completion_tokens=None if counts is None else counts.completion,
-            error_code=self.error_code,
-            replica=self._replica,
-        )
-        self._runtime.writer.unwatch(request_id)
-        self._runtime.writer.submit(settle, must_happen=True)
 
     async def _settle_quota(self, counts: TokenCounts | None) -> None:
         quota, reservation = self._runtime.quota, self.admission.reservation

@@ -80,7 +80,7 @@ class Runtime:
         await asyncio.gather(self.replicas.refresh(), self.replicas.read_drains())
         polls = (self.replicas.poll_forever, self.replicas.follow_drains)
         changes = partial(invalidation.follow, self.drop)
-        for loop in (*polls, changes, self.writer.beat_forever):
+        for loop in (*polls, changes, self.writer.beat_forever, self.writer.tell_forever):
             self._loops.append(asyncio.create_task(keep_running(loop)))
 
     async def stop(self) -> None:

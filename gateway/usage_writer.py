@@ -1,72 +1,112 @@
-"""The ledger's writes of one web process, in the order they were made, many in one transaction.
+"""The ledger's writes of one web process: openings and settlements, many in one transaction.
 
-SQLite takes one writer at a time and every commit costs a sync: a batch costs as much as one row. A
-write that must not be lost (a settlement) is tried again until the database takes it; the others
-(an opening, a heartbeat) fail to their callers. stop() returns when everything is written.
+SQLite takes one writer at a time and every commit costs a sync: a batch costs as much as one row.
+An opening is written at once, for its client waits for it; nobody waits for a settlement, so those
+of some milliseconds are written together. A settlement is tried again until the database
+takes it; an opening fails to its caller. stop() returns when everything is written.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
 
 from gateway import metrics
 from gateway.database import in_thread
-from tenants.metering import TokenCounts, touch_usage
+from tenants.events import show
+from tenants.metering import (
+    USAGE_RECORDED,
+    TokenCounts,
+    UsageEnd,
+    UsageStart,
+    open_usage,
+    settle_usage,
+    touch_usage,
+)
 
 log = logging.getLogger(__name__)
 
-MAX_BATCH = 256
+SETTLE_DELAY_S = 0.02
 RETRY_INTERVAL_S = 1.0
 HEARTBEAT_INTERVAL_S = 5.0
+TELL_INTERVAL_S = 1.0
+
+Counts = Callable[[], TokenCounts | None]
 
 
 @dataclass(frozen=True)
-class Write:
-    """function: idempotent. done: resolved after its transaction has committed."""
+class Opening:
+    """done: resolved after its transaction has committed."""
 
-    function: Callable[[], object]
-    must_happen: bool
+    start: UsageStart
     done: asyncio.Future[None]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """touched: the open rows of this process, with what was counted so far, where known."""
+
+    openings: list[Opening] = field(default_factory=list)
+    ends: list[UsageEnd] = field(default_factory=list)
+    touched: dict[str, TokenCounts | None] = field(default_factory=dict)
 
 
 class UsageWriter:
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[Write | None] = asyncio.Queue()
-        # One thread: the order of the queue is the order in the database.
+        self._openings: list[Opening] = []
+        self._ends: list[UsageEnd] = []
+        self._touched: dict[str, TokenCounts | None] = {}
+        self._watched: dict[str, Counts] = {}
+        # Whose usage has grown, and under which adapter's name.
+        self._grown: set[tuple[int, str]] = set()
+        self._due = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_settling_due = False
+        self._is_stopping = False
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="usage")
-        self._watched: dict[str, Callable[[], TokenCounts | None]] = {}
 
-    def submit(self, function: Callable[[], object], must_happen: bool) -> asyncio.Future[None]:
-        """Queue a write; await the result for durability, or do not."""
+    def open(self, start: UsageStart, counts: Counts) -> asyncio.Future[None]:
+        """Queue the opening; await the result for durability.
+
+        Until settle() the row's heartbeat comes from here, with what counts() says.
+        """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # A caller that left is no reason to report an unretrieved error.
         done.add_done_callback(lambda future: future.cancelled() or future.exception())
-        self._queue.put_nowait(Write(function, must_happen, done))
+        self._openings.append(Opening(start, done))
+        self._watched[start.request_id] = counts
         metrics.WRITER_QUEUE.inc()
+        self._due.set()
         return done
 
-    def watch(self, request_id: str, counts: Callable[[], TokenCounts | None]) -> None:
-        """Until unwatch(): the row's heartbeat, with what was counted so far, comes from here."""
-        self._watched[request_id] = counts
+    def settle(self, end: UsageEnd) -> None:
+        """Queue the settlement of what was opened here."""
+        self._watched.pop(end.start.request_id, None)
+        self._ends.append(end)
+        metrics.WRITER_QUEUE.inc()
+        self._settle_in(SETTLE_DELAY_S)
 
-    def unwatch(self, request_id: str) -> None:
-        self._watched.pop(request_id, None)
+    def stop(self) -> None:
+        self._is_stopping = True
+        self._due.set()
 
     async def beat_forever(self) -> None:
         """Tell the ledger which of its open rows have a living process behind them."""
         while True:
             await asyncio.sleep(HEARTBEAT_INTERVAL_S)
-            if self._watched:
-                self.submit(self._heartbeat(), must_happen=False)
+            self._touched = {name: counts() for name, counts in self._watched.items()}
+            self._settle_now()
 
-    def _heartbeat(self) -> Callable[[], object]:
-        found = {request_id: counts() for request_id, counts in self._watched.items()}
-        known = {request_id: counts for request_id, counts in found.items() if counts is not None}
-        return lambda: touch_usage(list(found), known)
+    async def tell_forever(self) -> None:
+        """Tell the pages of a tenant that its usage has grown: once in a while, not each time."""
+        while True:
+            await asyncio.sleep(TELL_INTERVAL_S)
+            while self._grown:
+                tenant_id, adapter = self._grown.pop()
+                await show(tenant_id, USAGE_RECORDED, {"adapter": adapter})
 
     async def run(self) -> None:
         """Until stop(): then what was queued before it is written and run() returns.
@@ -74,70 +114,93 @@ class UsageWriter:
         The thread's connection is closed with it.
         """
         try:
-            await self._drain()
+            while not self._is_stopping or self._openings or self._ends:
+                await self._due.wait()
+                self._due.clear()
+                await self._write(self._take())
         finally:
             await in_thread(connections.close_all, self._thread)
             self._thread.shutdown()
 
-    async def _drain(self) -> None:
-        while (first := await self._queue.get()) is not None:
-            batch, is_last = [first], False
-            while len(batch) < MAX_BATCH and not self._queue.empty() and not is_last:
-                write = self._queue.get_nowait()
-                if write is None:
-                    is_last = True
-                else:
-                    batch.append(write)
-            await self._write(batch)
-            if is_last:
-                return
+    def _take(self) -> Batch:
+        """Openings, and what else is due. A settlement never goes before its opening."""
+        openings, self._openings = self._openings, []
+        if not self._is_settling_due and not self._is_stopping:
+            return Batch(openings)
+        self._is_settling_due = False
+        batch = Batch(openings, self._ends, self._touched)
+        self._ends, self._touched = [], {}
+        return batch
 
-    def stop(self) -> None:
-        self._queue.put_nowait(None)
+    def _settle_in(self, delay_s: float) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._settle_now)
 
-    async def _write(self, batch: list[Write]) -> None:
+    def _settle_now(self) -> None:
+        self._timer = None
+        self._is_settling_due = True
+        self._due.set()
+
+    async def _write(self, batch: Batch) -> None:
         try:
             await in_thread(lambda: write_together(batch), self._thread)
         except Exception:
-            # One bad write must not take its neighbours along: each alone, then, in the same order.
+            # One bad write must not take its neighbours along: each alone, then.
             metrics.WRITER_FAILURES.inc()
-            log.warning("a batch of %d usage writes failed", len(batch), exc_info=True)
-            for write in batch:
-                await self._write_alone(write)
+            log.warning("a batch of usage writes failed", exc_info=True)
+            await self._write_each(batch)
         else:
-            for write in batch:
-                finish(write, None)
+            for opening in batch.openings:
+                finish(opening, None)
+            for end in batch.ends:
+                self._settled(end)
 
-    async def _write_alone(self, write: Write) -> None:
-        while True:
-            try:
-                await in_thread(lambda: write_together([write]), self._thread)
-            except DatabaseError as error:
-                if not write.must_happen:
-                    finish(write, error)
-                    return
-                log.error("a settlement waits for the database: %s", error)
-                await asyncio.sleep(RETRY_INTERVAL_S)
-            except Exception as error:
-                log.exception("a usage write failed")
-                finish(write, error)
+    async def _write_each(self, batch: Batch) -> None:
+        for opening in batch.openings:
+            finish(opening, await self._failure(Batch([opening])))
+        for number, end in enumerate(batch.ends):
+            error = await self._failure(Batch(ends=[end]))
+            if may_pass(error):
+                log.error("settlements wait for the database: %s", error)
+                self._ends[:0] = batch.ends[number:]
+                self._settle_in(RETRY_INTERVAL_S)
                 return
-            else:
-                finish(write, None)
-                return
+            if error is not None:
+                # Its row stays open until the sweeper closes it with what was last reported.
+                log.error("%s cannot be settled", end.start.request_id, exc_info=error)
+            self._settled(end)
+
+    async def _failure(self, batch: Batch) -> Exception | None:
+        try:
+            await in_thread(lambda: write_together(batch), self._thread)
+        except Exception as error:  # noqa: BLE001 It is the caller's to sort.
+            return error
+        return None
+
+    def _settled(self, end: UsageEnd) -> None:
+        metrics.WRITER_QUEUE.dec()
+        self._grown.add((end.start.tenant_id, end.start.adapter))
 
 
-def write_together(batch: Sequence[Write]) -> None:
-    with transaction.atomic():
-        for write in batch:
-            write.function()
+def may_pass(error: Exception | None) -> bool:
+    """Whether the same write can succeed later: not what no row can hold."""
+    return isinstance(error, DatabaseError) and not isinstance(error, DataError | IntegrityError)
 
 
-def finish(write: Write, error: Exception | None) -> None:
+def write_together(batch: Batch) -> None:
+    # One statement needs no transaction around it, and rows that are open already stay as they are.
+    open_usage(opening.start for opening in batch.openings)
+    if batch.touched or batch.ends:
+        with transaction.atomic():
+            touch_usage(batch.touched)
+            settle_usage(batch.ends)
+
+
+def finish(opening: Opening, error: Exception | None) -> None:
     metrics.WRITER_QUEUE.dec()
-    if write.done.done():
+    if opening.done.done():
         return
     if error is None:
-        write.done.set_result(None)
+        opening.done.set_result(None)
     else:
-        write.done.set_exception(error)
+        opening.done.set_exception(error)

@@ -48,8 +48,13 @@ class Sending:
         if self.event not in NOT_INVALIDATING:
             notice = {"tenant_id": self.tenant_id, "what": self.event, "sent_at": time.time()}
             store().publish(INVALIDATE_CHANNEL, json.dumps(notice))
-        message = {"type": MESSAGE_TYPE, "event": self.event, "data": json.loads(self.data)}
-        async_to_sync(get_channel_layer().group_send)(group_name(self.tenant_id), message)
+        async_to_sync(show)(self.tenant_id, self.event, json.loads(self.data))
+
+
+async def show(tenant_id: int, event: str, data: dict[str, Any]) -> None:
+    """To the tenant's pages, now. Raises RedisError."""
+    message = {"type": MESSAGE_TYPE, "event": event, "data": data}
+    await get_channel_layer().group_send(group_name(tenant_id), message)
 
 
 def publish(tenant_id: int, event: str, data: dict[str, Any]) -> None:

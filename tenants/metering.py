@@ -12,19 +12,20 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from django.db import transaction
-from django.db.models import Q, Sum
+from django.db.models import Sum
 from django.utils import timezone
 
 from tenants.billing.periods import Period
 from tenants.events import publish
 from tenants.models import UsageRecord, UsageStatus
 from tenants.money import to_nanos
-from tenants.prices import FREE, book_of
+from tenants.prices import FREE, PriceBook, book_of
 from tenants.scope import tenant_scope, unscoped
+from tenants.usage_rows import ORPHANED, insert_rows, settle_rows
 
 # A row whose process has not touched it for this long is an orphan. The gateway touches every 5 s.
 ORPHAN_AFTER = timedelta(seconds=60)
-ORPHANED = "orphaned"
+USAGE_RECORDED = "usage.recorded"
 # Settlements in the counter store lag the ledger, or run ahead of it, by far less than this.
 MAX_LAG = timedelta(minutes=2)
 
@@ -43,7 +44,7 @@ class UsageStart:
     version: int | None = None
     digest: str = ""
     replica: str = ""
-    price_id: int | None = None
+    prices: PriceBook = FREE
     started_at: datetime | None = None
 
 
@@ -60,6 +61,21 @@ class TokenCounts:
 
 
 @dataclass(frozen=True)
+class UsageEnd:
+    """How a request ended. counts None: nothing is known to have run."""
+
+    start: UsageStart
+    status: str
+    counts: TokenCounts | None = None
+    error_code: str = ""
+    replica: str = ""
+
+    def __post_init__(self) -> None:
+        if self.status not in (UsageStatus.FINISHED, UsageStatus.CANCELLED, UsageStatus.FAILED):
+            raise ValueError(f"expected finished, cancelled or failed, got {self.status!r}")
+
+
+@dataclass(frozen=True)
 class MonthLedger:
     """spent_nanos.
 
@@ -70,40 +86,40 @@ class MonthLedger:
     recent_ids: tuple[str, ...]
 
 
-def open_usage(start: UsageStart) -> None:
-    """Insert the open row; a second call with the same request id changes nothing."""
-    started_at = start.started_at or timezone.now()
-    row = UsageRecord(
-        request_id=start.request_id,
-        tenant_id=start.tenant_id,
-        api_key_id=start.key_id,
-        user_id=start.user_id,
-        endpoint=start.endpoint,
-        model=start.model,
-        adapter=start.adapter,
-        version=start.version,
-        digest=start.digest,
-        replica=start.replica,
-        price_id=start.price_id,
-        started_at=started_at,
-        heartbeat_at=timezone.now(),
+def open_usage(starts: Iterable[UsageStart]) -> None:
+    """Insert open rows; one whose request id is there changes nothing."""
+    now = timezone.now()
+    insert_rows(
+        {
+            "request_id": start.request_id,
+            "tenant": start.tenant_id,
+            "api_key": start.key_id,
+            "user": start.user_id,
+            "endpoint": start.endpoint,
+            "model": start.model,
+            "adapter": start.adapter,
+            "version": start.version,
+            "digest": start.digest,
+            "replica": start.replica,
+            "price": start.prices.price_id,
+            "started_at": start.started_at or now,
+            "heartbeat_at": now,
+        }
+        for start in starts
     )
-    with tenant_scope(start.tenant_id):
-        UsageRecord.objects.bulk_create([row], ignore_conflicts=True)
 
 
-def touch_usage(
-    request_ids: Iterable[str], tokens: Mapping[str, TokenCounts] | None = None
-) -> None:
-    """A living process stands behind these open rows.
-
-    `tokens` are their counts so far, where known.
-    """
+def touch_usage(found: Mapping[str, TokenCounts | None]) -> None:
+    """A living process stands behind these open rows; their counts so far, where known."""
+    if not found:
+        return
     now = timezone.now()
     with unscoped():
         rows = UsageRecord.objects.filter(status=UsageStatus.OPEN)
-        rows.filter(request_id__in=list(request_ids)).update(heartbeat_at=now)
-        for request_id, counts in (tokens or {}).items():
+        rows.filter(request_id__in=list(found)).update(heartbeat_at=now)
+        for request_id, counts in found.items():
+            if counts is None:
+                continue
             rows.filter(request_id=request_id).update(
                 prompt_tokens=counts.prompt,
                 cached_tokens=counts.cached,
@@ -111,67 +127,56 @@ def touch_usage(
             )
 
 
-def settle_usage(
-    request_id: str,
-    status: str,
-    prompt_tokens: int | None,
-    cached_tokens: int | None,
-    completion_tokens: int | None,
-    error_code: str = "",
-    replica: str = "",
-) -> bool:
-    """Close the row: True the first time. None for all three counts: nothing is known to have run.
+def settle_usage(ends: Iterable[UsageEnd]) -> int:
+    """Close rows: how many were closed for the first time.
 
     A row that the sweeper closed as orphaned is settled over: its process was slow, not dead.
-    Raises ValueError for counts that cannot be, and for a status that ends nothing.
+    Nobody is told: that is the caller's, for many at once.
     """
-    if status not in (UsageStatus.FINISHED, UsageStatus.CANCELLED, UsageStatus.FAILED):
-        raise ValueError(f"expected finished, cancelled or failed, got {status!r}")
-    counts = (prompt_tokens, cached_tokens, completion_tokens)
-    known = None if None in counts else TokenCounts(*(count or 0 for count in counts))
-    with unscoped():
-        row = UsageRecord.objects.select_related("price").filter(request_id=request_id).first()
-        return row is not None and close(row, status, known, error_code, replica)
+    rows = [
+        {
+            "request_id": end.start.request_id,
+            "tenant": end.start.tenant_id,
+            "status": end.status,
+            "prompt_tokens": end.counts and end.counts.prompt,
+            "cached_tokens": end.counts and end.counts.cached,
+            "completion_tokens": end.counts and end.counts.completion,
+            "cost": cost_of(end.start.prices, end.status, end.counts),
+            "error_code": end.error_code,
+            "replica": end.replica or end.start.replica,
+        }
+        for end in ends
+    ]
+    return settle_rows(rows, ended_at=timezone.now())
 
 
-def close(
-    row: UsageRecord, status: str, counts: TokenCounts | None, error_code: str, replica: str = ""
-) -> bool:
-    unsettled = Q(status=UsageStatus.OPEN) | Q(status=UsageStatus.FAILED, error_code=ORPHANED)
-    num_closed = UsageRecord.objects.filter(unsettled, id=row.id).update(
-        status=status,
-        prompt_tokens=counts and counts.prompt,
-        cached_tokens=counts and counts.cached,
-        completion_tokens=counts and counts.completion,
-        cost=cost_of(row, status, counts),
-        error_code=error_code,
-        replica=replica or row.replica,
-        ended_at=timezone.now(),
-    )
-    if num_closed:
-        publish(row.tenant_id, "usage.recorded", {"adapter": row.adapter})
-    return num_closed == 1
-
-
-def cost_of(row: UsageRecord, status: str, counts: TokenCounts | None) -> Decimal:
+def cost_of(prices: PriceBook, status: str, counts: TokenCounts | None) -> Decimal:
     if counts is None or (status == UsageStatus.FAILED and counts.completion == 0):
         return Decimal(0)
-    book = FREE if row.price is None else book_of(row.price)
-    return book.cost(counts.prompt, counts.cached, counts.completion)
+    return prices.cost(counts.prompt, counts.cached, counts.completion)
 
 
 def settle_orphans(now: datetime | None = None) -> list[UsageRecord]:
     """Close as failed what nobody touches any more, with the tokens last reported."""
     dead_since = (now or timezone.now()) - ORPHAN_AFTER
-    closed = []
     with unscoped():
         rows = UsageRecord.objects.select_related("price").filter(
             status=UsageStatus.OPEN, heartbeat_at__lt=dead_since
         )
-        for row in rows.order_by("heartbeat_at")[:1000]:
-            if close(row, UsageStatus.FAILED, counts_of(row), ORPHANED):
-                closed.append(row)
-    return closed
+        return [row for row in rows.order_by("heartbeat_at")[:1000] if close_orphan(row)]
+
+
+def close_orphan(row: UsageRecord) -> bool:
+    prices = FREE if row.price is None else book_of(row.price)
+    num_closed = UsageRecord.objects.filter(status=UsageStatus.OPEN, id=row.id).update(
+        status=UsageStatus.FAILED,
+        error_code=ORPHANED,
+        cost=cost_of(prices, UsageStatus.FAILED, counts_of(row)),
+        ended_at=timezone.now(),
+    )
+    if num_closed:
+        publish(row.tenant_id, USAGE_RECORDED, {"adapter": row.adapter})
+    return num_closed == 1
 
 
 def counts_of(row: UsageRecord) -> TokenCounts | None:

@@ -8,11 +8,10 @@ from tenants.audit import Actor
 from tenants.auth import authenticate_key
 from tenants.errors import ApiError
 from tenants.keys import create_key
-from tenants.metering import UsageStart, open_usage
 from tenants.models import AuditEvent, Member, Tenant
 from tenants.scope import unscoped
 from tests.factories import get_acme, make_alice, make_bob, make_oscar
-from tests.tenants.test_metering import make_price
+from tests.tenants.test_metering import make_price, opened
 
 pytestmark = pytest.mark.django_db
 
@@ -29,9 +28,7 @@ def operator(client: Client) -> Client:
 def test_pages(operator: Client, model: str) -> None:
     make_alice()
     made = create_key(Actor(get_acme().id, "system"), "ci", ["inference"])
-    open_usage(
-        UsageStart("r1", get_acme().id, "chat", "bot", price_id=make_price("1", "1", "1").id)
-    )
+    opened(price=make_price("1", "1", "1"))
     listed = operator.get(f"/admin/tenants/{model}/", {"q": "a"} if model != "plan" else {})
     assert listed.status_code == 200
     with unscoped():

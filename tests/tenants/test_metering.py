@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -10,6 +11,7 @@ from tenants.billing.periods import Period
 from tenants.billing.summary import totals, totals_by_adapter, totals_by_day
 from tenants.metering import (
     TokenCounts,
+    UsageEnd,
     UsageStart,
     ledger_of_month,
     open_usage,
@@ -18,7 +20,7 @@ from tenants.metering import (
     touch_usage,
 )
 from tenants.models import Price, UsageRecord
-from tenants.prices import FREE, price_for
+from tenants.prices import FREE, book_of, price_for
 from tenants.scope import tenant_scope, unscoped
 from tests.factories import get_acme, get_initech
 
@@ -38,8 +40,19 @@ def make_price(prompt: str, cached: str, completion: str, since: datetime = FEBR
 
 
 def start(request_id: str = "r1", **fields: Any) -> UsageStart:
-    defaults: dict[str, Any] = {"tenant_id": get_acme().id, "endpoint": "chat", "model": "bot"}
-    return UsageStart(request_id=request_id, **(defaults | fields))
+    known = {"tenant_id": fields.pop("tenant_id", None) or get_acme().id, "model": "bot"} | fields
+    return UsageStart(request_id=request_id, endpoint="chat", **known)
+
+
+def opened(request_id: str = "r1", price: Price | None = None, **fields: Any) -> UsageStart:
+    one = start(request_id, prices=FREE if price is None else book_of(price), **fields)
+    open_usage([one])
+    return one
+
+
+def settled(one: UsageStart, status: str, *counts: int | None, **more: str) -> int:
+    known = TokenCounts(*(count or 0 for count in counts)) if None not in counts else None
+    return settle_usage([UsageEnd(one, status, known, **more)])
 
 
 def get_row(request_id: str = "r1") -> UsageRecord:
@@ -49,10 +62,10 @@ def get_row(request_id: str = "r1") -> UsageRecord:
 
 def test_it_works() -> None:
     price = make_price("2.50", "1.25", "10")
-    open_usage(start(adapter="bot", version=3, digest="d" * 64, price_id=price.id))
+    one = opened(price=price, adapter="bot", version=3, digest="d" * 64)
     row = get_row()
     assert (row.status, row.prompt_tokens, row.ended_at) == ("open", None, None)
-    assert settle_usage("r1", "finished", 10, 4, 5, replica="http://r")
+    assert settled(one, "finished", 10, 4, 5, replica="http://r") == 1
     row = get_row()
     assert (row.status, row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (
         "finished",
@@ -83,8 +96,7 @@ def price_for_acme(price: Price) -> Any:
 def test_sub_cent_prices_are_exact() -> None:
     price = make_price("0.20", "0.20", "0.000001")
     for number in range(100):
-        open_usage(start(f"r{number}", price_id=price.id, started_at=FEBRUARY))
-        settle_usage(f"r{number}", "finished", 37, 0, 1)
+        settled(opened(f"r{number}", price, started_at=FEBRUARY), "finished", 37, 0, 1)
     assert get_row("r7").cost == Decimal("0.000007400001")
     with tenant_scope(get_acme().id):
         assert totals(Period.of_month("2028-02"))["cost"] == Decimal("0.0007400001")
@@ -100,8 +112,7 @@ def test_prices_have_effective_dates() -> None:
     assert price_for(acme.id, FEBRUARY).price_id == old.id
     assert price_for(acme.id, FEBRUARY + timedelta(days=2)).price_id == new.id
     # A request keeps the price of its admission.
-    open_usage(start(price_id=old.id))
-    settle_usage("r1", "finished", 1_000_000, 0, 0)
+    settled(opened(price=old), "finished", 1_000_000, 0, 0)
     assert get_row().cost == 1
 
 
@@ -110,14 +121,56 @@ def test_prices_have_effective_dates() -> None:
 def test_everything_may_be_said_twice() -> None:
     price = make_price("1", "1", "1")
     for _ in range(2):
-        open_usage(start(price_id=price.id))
-    assert settle_usage("r1", "finished", 10, 0, 5)
-    assert not settle_usage("r1", "failed", 99, 0, 99)
-    open_usage(start(price_id=price.id))
-    touch_usage(["r1"], {"r1": TokenCounts(50, 0, 50)})
+        one = opened(price=price)
+    assert settled(one, "finished", 10, 0, 5) == 1
+    assert settled(one, "failed", 99, 0, 99) == 0
+    opened(price=price)
+    touch_usage({"r1": TokenCounts(50, 0, 50)})
     row = get_row()
     assert (row.status, row.completion_tokens, row.cost) == ("finished", 5, Decimal("0.000015"))
-    assert not settle_usage("unknown", "finished", 1, 0, 1)
+    assert settled(start("unknown"), "finished", 1, 0, 1) == 0
+
+
+def test_another_tenants_row_is_not_settled() -> None:
+    one = opened()
+    assert settled(replace(one, tenant_id=get_initech().id), "finished", 1, 0, 1) == 0
+    assert get_row().status == "open"
+
+
+def test_many_at_once() -> None:
+    """More than a statement takes, of two tenants, each with its own end."""
+    price = make_price("1", "1", "1")
+    tenants = (get_acme().id, get_initech().id)
+    many = [
+        start(f"r{n}", prices=book_of(price), tenant_id=tenants[n % 2], replica="http://first")
+        for n in range(1200)
+    ]
+    open_usage(many)
+    open_usage(many)
+    ends = [
+        UsageEnd(one, "cancelled") if n % 3 else UsageEnd(one, "finished", TokenCounts(n, 0, 1))
+        for n, one in enumerate(many)
+    ]
+    ends[3] = UsageEnd(many[3], "failed", TokenCounts(3, 0, 2), "replica_failed", "http://second")
+    assert settle_usage(ends) == 1200
+    assert settle_usage(ends) == 0
+    three, six = get_row("r3"), get_row("r6")
+    assert (three.status, three.error_code, three.replica, three.tenant_id) == (
+        "failed",
+        "replica_failed",
+        "http://second",
+        tenants[1],
+    )
+    assert (three.cost, six.cost) == (Decimal("0.000005"), Decimal("0.000007"))
+    assert (six.status, six.error_code, six.replica) == ("finished", "", "http://first")
+    assert (get_row("r7").prompt_tokens, get_row("r7").status) == (None, "cancelled")
+    assert timezone.now() - timedelta(minutes=1) < get_row("r1199").ended_at <= timezone.now()
+
+
+def test_nothing_to_do() -> None:
+    open_usage([])
+    touch_usage({})
+    assert settle_usage([]) == 0
 
 
 @pytest.mark.case("C121")
@@ -136,23 +189,22 @@ def test_everything_may_be_said_twice() -> None:
 def test_what_was_delivered_is_charged(
     status: str, counts: tuple[Any, Any, Any], cost: str
 ) -> None:
-    open_usage(start(price_id=make_price("1", "1", "1").id))
-    settle_usage("r1", status, *counts, error_code="x")
+    settled(opened(price=make_price("1", "1", "1")), status, *counts, error_code="x")
     row = get_row()
     assert row.cost == Decimal(cost)
     assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == counts
 
 
 def test_impossible_settlements_are_refused() -> None:
-    open_usage(start())
-    for arguments in (("open", 1, 0, 1), ("done", 1, 0, 1), ("finished", 1, 2, 1)):
+    one = opened()
+    for status, counts in (("open", (1, 0, 1)), ("done", (1, 0, 1)), ("finished", (1, 2, 1))):
         with pytest.raises(ValueError, match="expected"):
-            settle_usage("r1", *arguments)
+            settled(one, status, *counts)
     assert get_row().status == "open"
 
 
 def test_the_database_holds_what_the_code_promises() -> None:
-    open_usage(start())
+    opened()
     wrong: list[dict[str, Any]] = [
         {"prompt_tokens": 1, "cached_tokens": 2},
         {"status": "gone"},
@@ -167,9 +219,8 @@ def test_the_database_holds_what_the_code_promises() -> None:
 
 def test_orphans_are_settled_with_what_was_last_reported() -> None:
     price = make_price("1", "1", "1")
-    for name in ("dead", "silent", "alive"):
-        open_usage(start(name, price_id=price.id))
-    touch_usage(["dead"], {"dead": TokenCounts(10, 0, 5)})
+    starts = {name: opened(name, price) for name in ("dead", "silent", "alive")}
+    touch_usage({"dead": TokenCounts(10, 0, 5)})
     now = timezone.now() + timedelta(seconds=61)
     assert settle_orphans() == []
     with unscoped():
@@ -181,16 +232,16 @@ def test_orphans_are_settled_with_what_was_last_reported() -> None:
     assert (silent.status, silent.prompt_tokens, silent.cost) == ("failed", None, Decimal(0))
     assert get_row("alive").status == "open"
     # The process was slow, not dead: the truth wins, once.
-    assert settle_usage("dead", "finished", 10, 0, 20)
-    assert not settle_usage("dead", "finished", 10, 0, 30)
+    assert settled(starts["dead"], "finished", 10, 0, 20) == 1
+    assert settled(starts["dead"], "finished", 10, 0, 30) == 0
     assert get_row("dead").cost == Decimal("0.00003")
 
 
 def test_touching_keeps_a_row_alive() -> None:
-    open_usage(start())
+    opened()
     with unscoped():
         UsageRecord.objects.update(heartbeat_at=timezone.now() - timedelta(hours=1))
-    touch_usage(["r1"])
+    touch_usage({"r1": None})
     assert settle_orphans() == []
 
 
@@ -201,8 +252,8 @@ def test_days_add_up_to_the_month() -> None:
     moments = [month.start, datetime(2028, 2, 29, 23, 59, 59, 999_999, tzinfo=UTC)]
     outside = [month.start - timedelta(microseconds=1), month.end]
     for number, at in enumerate(moments + outside):
-        open_usage(start(f"r{number}", price_id=price.id, started_at=at, adapter="ab"[number % 2]))
-        settle_usage(f"r{number}", "finished", 10, 5, 1)
+        one = opened(f"r{number}", price, started_at=at, adapter="ab"[number % 2])
+        settled(one, "finished", 10, 5, 1)
     with tenant_scope(get_acme().id):
         days, whole = totals_by_day(month), totals(month)
         assert [str(row["day"]) for row in days] == ["2028-02-01", "2028-02-29"]
@@ -213,8 +264,8 @@ def test_days_add_up_to_the_month() -> None:
 
 
 def test_sums_are_of_one_tenant() -> None:
-    open_usage(start("r1", started_at=FEBRUARY))
-    open_usage(start("r2", started_at=FEBRUARY, tenant_id=get_initech().id))
+    opened("r1", started_at=FEBRUARY)
+    opened("r2", started_at=FEBRUARY, tenant_id=get_initech().id)
     with tenant_scope(get_initech().id):
         assert totals(Period.of_month("2028-02"))["num_requests"] == 1
 
@@ -222,9 +273,9 @@ def test_sums_are_of_one_tenant() -> None:
 def test_the_counters_are_rebuilt_from_closed_rows() -> None:
     price = make_price("1", "1", "1")
     for name in ("a", "b", "open"):
-        open_usage(start(name, price_id=price.id, started_at=FEBRUARY))
-    for name in "ab":
-        settle_usage(name, "finished", 1000, 0, 500)
+        one = opened(name, price, started_at=FEBRUARY)
+        if name != "open":
+            settled(one, "finished", 1000, 0, 500)
     with unscoped():
         UsageRecord.objects.filter(request_id="a").update(
             ended_at=timezone.now() - timedelta(hours=1)

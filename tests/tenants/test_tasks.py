@@ -11,13 +11,13 @@ from tenants.audit import Actor
 from tenants.auth import Principal, authenticate_key
 from tenants.errors import ApiError
 from tenants.keys import create_key
-from tenants.metering import TokenCounts, UsageStart, open_usage, touch_usage
+from tenants.metering import TokenCounts, touch_usage
 from tenants.models import UsageRecord
 from tenants.quota import Quota
 from tenants.scope import unscoped
 from tenants.tasks import settle_orphans
 from tests.factories import get_acme
-from tests.tenants.test_metering import FEBRUARY, get_row, make_price
+from tests.tenants.test_metering import FEBRUARY, get_row, make_price, opened
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,8 +39,8 @@ def test_a_killed_processes_request_is_billed_and_freed() -> None:
     price = make_price("1000", "1000", "1000", FEBRUARY - timedelta(days=1000))
     who = authenticate_key(create_key(Actor(acme.id, "system"), "ci", ["inference"]).raw)
     async_to_sync(reserve)(who, f"dead-{who.key_id}", 900_000_000)
-    open_usage(UsageStart(f"dead-{who.key_id}", acme.id, "chat", "bot", price_id=price.id))
-    touch_usage([], {f"dead-{who.key_id}": TokenCounts(300, 0, 100)})
+    opened(f"dead-{who.key_id}", price)
+    touch_usage({f"dead-{who.key_id}": TokenCounts(300, 0, 100)})
     assert settle_orphans() == 0
     with unscoped():
         UsageRecord.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=5))

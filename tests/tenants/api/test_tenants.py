@@ -5,10 +5,9 @@ from django.test import Client
 
 from tenants.audit import Actor
 from tenants.keys import create_key
-from tenants.metering import UsageStart, open_usage, settle_usage
 from tenants.models import Tenant
 from tests.factories import get_acme, make_alice, make_bob, make_carol, make_oscar
-from tests.tenants.test_metering import make_price
+from tests.tenants.test_metering import make_price, opened, settled
 
 pytestmark = pytest.mark.django_db
 
@@ -35,10 +34,7 @@ def test_a_stray_format_in_the_query_changes_nothing(client: Client) -> None:
 
 def test_detail(client: Client) -> None:
     client.force_login(make_bob())
-    open_usage(
-        UsageStart("r1", get_acme().id, "chat", "bot", price_id=make_price("1", "1", "1").id)
-    )
-    settle_usage("r1", "finished", 10, 4, 5)
+    settled(opened(price=make_price("1", "1", "1")), "finished", 10, 4, 5)
     body = client.get("/api/tenants/acme/").json()
     assert body["plan"] == {
         "name": "standard",

@@ -16,9 +16,10 @@ from django.db import connections
 from django.test import AsyncClient, Client
 
 from tenants.billing import exports
-from tenants.metering import UsageStart, open_usage, settle_usage
+from tenants.metering import TokenCounts, UsageEnd, open_usage, settle_usage
+from tenants.prices import book_of
 from tests.factories import get_acme, get_initech, make_alice
-from tests.tenants.test_metering import FEBRUARY, make_price
+from tests.tenants.test_metering import FEBRUARY, make_price, start
 
 URL = "/api/tenants/acme/usage/"
 MONTH = {"from": "2028-02-01", "to": "2028-03-01"}
@@ -29,18 +30,16 @@ def fill(num_rows: int = 3, tenant_id: int | None = None, model: str = "bot") ->
     for number in range(num_rows):
         name = f"{tenant_id or 'acme'}-{number}"
         at = FEBRUARY + timedelta(days=number // 2)
-        open_usage(
-            UsageStart(
-                name,
-                tenant_id or get_acme().id,
-                "chat",
-                model,
-                adapter="ab"[number % 2],
-                price_id=price.id,
-                started_at=at,
-            )
+        one = start(
+            name,
+            tenant_id=tenant_id or get_acme().id,
+            model=model,
+            adapter="ab"[number % 2],
+            prices=book_of(price),
+            started_at=at,
         )
-        settle_usage(name, "finished", 10, 4, 5)
+        open_usage([one])
+        settle_usage([UsageEnd(one, "finished", TokenCounts(10, 4, 5))])
 
 
 @pytest.mark.django_db
@@ -149,7 +148,7 @@ async def test_csv(monkeypatch: pytest.MonkeyPatch) -> None:
     await sync_to_async(fill)(7)
     await sync_to_async(fill)(3, (await sync_to_async(get_initech)()).id)
     acme = await sync_to_async(get_acme)()
-    await sync_to_async(open_usage)(UsageStart("open", acme.id, "chat", "bot", started_at=FEBRUARY))
+    await sync_to_async(open_usage)([start("open", tenant_id=acme.id, started_at=FEBRUARY)])
     answer, text = await fetch("csv")
     assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
     assert answer.headers["Content-Disposition"] == (

@@ -1,0 +1,104 @@
+"""The two statements that every request costs, each for many rows at once.
+
+Written out, because they are the hot path: the ORM takes 85 µs to make and compile an insert and
+1 ms for a settlement. One statement, because a thread that asks row by row waits for the
+interpreter's lock at each. They go round tenants.scope, so each row names its tenant itself.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+from django.db import connection
+from django.db.models import Field
+
+from tenants.models import UsageRecord, UsageStatus
+
+ORPHANED = "orphaned"
+TABLE = UsageRecord._meta.db_table
+# SQLite takes 32,766 parameters a statement.
+MAX_ROWS = 500
+# What the model would fill in. The database has no defaults of its own.
+OPEN: dict[str, Any] = {"status": UsageStatus.OPEN, "error_code": "", "cost": 0}
+# Fields to the type of their column, which NULLs in VALUES do not have.
+KEYS = {"request_id": "text", "tenant": "bigint"}
+SETTLED = {
+    "status": "text",
+    "prompt_tokens": "integer",
+    "cached_tokens": "integer",
+    "completion_tokens": "integer",
+    "cost": "bigint",
+    "error_code": "text",
+    "replica": "text",
+}
+
+
+def insert_rows(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Field names to values; a request id that is there already keeps its row."""
+    full: list[dict[str, Any]] = [{**OPEN, **row} for row in rows]
+    for part in parts(full):
+        names = tuple(part[0])
+        columns = ", ".join(column(name) for name in names)
+        execute(
+            f"INSERT INTO {TABLE} ({columns}) VALUES {places(names, part)} "
+            "ON CONFLICT (request_id) DO NOTHING",
+            prepared(names, part),
+        )
+
+
+def settle_rows(rows: Iterable[Mapping[str, Any]], ended_at: Any) -> int:
+    """KEYS and SETTLED to values. How many closed: what was open, or closed by the sweeper."""
+    names = (*KEYS, *SETTLED)
+    assignments = ", ".join(
+        f"{column(name)} = CAST(settled.column{number} AS {SETTLED[name]})"
+        for number, name in enumerate(SETTLED, start=1 + len(KEYS))
+    )
+    return sum(
+        execute(
+            f"UPDATE {TABLE} SET {assignments}, ended_at = %s "
+            f"FROM (VALUES {places(names, part)}) AS settled "
+            f"WHERE {TABLE}.request_id = settled.column1 AND {TABLE}.tenant_id = settled.column2 "
+            f"AND ({TABLE}.status = %s OR {TABLE}.status = %s AND {TABLE}.error_code = %s)",
+            [
+                field("ended_at").get_db_prep_save(ended_at, connection),
+                *prepared(names, part),
+                *(UsageStatus.OPEN.value, UsageStatus.FAILED.value, ORPHANED),
+            ],
+        )
+        for part in parts(list(rows))
+    )
+
+
+def parts(rows: list[Any]) -> Iterable[list[Any]]:
+    return (rows[start : start + MAX_ROWS] for start in range(0, len(rows), MAX_ROWS))
+
+
+def places(names: tuple[str, ...], rows: list[Any]) -> str:
+    row = f"({', '.join(['%s'] * len(names))})"
+    return ", ".join([row] * len(rows))
+
+
+def prepared(names: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Values as this database takes them, by the model's own fields."""
+    fields = [(field(name), name) for name in names]
+    return list(
+        chain.from_iterable(
+            (one.get_db_prep_save(row[name], connection) for one, name in fields) for row in rows
+        )
+    )
+
+
+def column(name: str) -> str:
+    return str(field(name).column)
+
+
+def field(name: str) -> "Field[Any, Any]":
+    found = UsageRecord._meta.get_field(name)
+    assert isinstance(found, Field)
+    return found
+
+
+def execute(statement: str, values: list[Any]) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        return int(cursor.rowcount)
