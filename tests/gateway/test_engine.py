@@ -1,6 +1,7 @@
 """The gateway over the real engine: a tiny model in a process of its own, which is killed."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -9,9 +10,9 @@ import requests
 
 from adapters.models import AdapterVersion, VersionState
 from tenants.scope import tenant_scope
-from tests.gateway.conftest import Customer
+from tests.gateway.conftest import Customer, Stack
 from tests.gateway.engine_process import Engine, is_ready, start_engine
-from tests.gateway.live import BASE_MODEL, wait_for
+from tests.gateway.live import BASE_MODEL, Web, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -35,6 +36,41 @@ def test_it_works(engine: Engine, customer: Customer) -> None:
     assert [row.completion_tokens for row in rows] == [12] * 4
     # The second prompt of each model came from the prefix cache, and the row knows.
     assert rows[1].cached_tokens and rows[3].cached_tokens
+
+
+@pytest.fixture
+def twin(
+    engine: Engine, engine_stack: tuple[Engine, Web, str], customer: Customer, tmp_path: Path
+) -> Customer:
+    """Another tenant, whose "bot" is the same bytes."""
+    stack = Stack(engine_stack[1], [], engine_stack[2], tmp_path)
+    twin = stack.make_customer()
+    stack.activate(twin, "bot", digest=active_digest(customer))
+    return twin
+
+
+def num_cached(customer: Customer, model: str, text: str, **more: Any) -> int:
+    """Tokens of the prompt that were not computed."""
+    answer = customer.client().completions.create(
+        model=model, prompt=text, max_tokens=1, extra_body=more
+    )
+    assert answer.usage and answer.usage.prompt_tokens_details
+    return answer.usage.prompt_tokens_details.cached_tokens or 0
+
+
+@pytest.mark.case("C65")
+@pytest.mark.parametrize("model", ["bot", BASE_MODEL])
+def test_two_tenants_share_no_prefix(customer: Customer, twin: Customer, model: str) -> None:
+    """A peer keyed its prefix cache by tokens alone. Here the same prompt to the same bytes under
+    the same name finds nothing that another tenant's left, nor with a salt that was learned: every
+    token is computed again, so the time tells nothing either.
+    """
+    text = "told by a tenant " * 20
+    assert num_cached(customer, model, text) == 0
+    assert num_cached(customer, model, text) > 200
+    assert num_cached(twin, model, text, cache_salt=customer.tenant.cache_salt) == 0
+    assert num_cached(twin, model, text) > 200
+    assert [(one.cached_tokens or 0) > 200 for one in twin.usage(2)] == [False, True]
 
 
 def without_floats(value: Any) -> Any:

@@ -1,0 +1,127 @@
+"""What one web process keeps between requests: nothing that a tenant is not part of."""
+
+import ast
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+
+from gateway.admission import authenticate, authenticate_member, current_prices, resolve_model
+from gateway.caches import TenantCache
+from gateway.prefix import prefix_key
+from gateway.runtime import Runtime
+from tenants.audit import system
+from tenants.keys import create_key
+from tenants.models import Price, Tenant, User
+from tests.endpoints import make_things
+from tests.factories import get_acme, get_initech, make_alice, make_carol, make_plan
+
+# The caches load in threads, on connections of their own.
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Asker:
+    """A tenant whose things have the names of the other's."""
+
+    tenant: Tenant
+    user: User
+    api_key: str
+
+
+def make_asker(tenant: Tenant, user: User, number: int) -> Asker:
+    make_things(tenant, "same-name", 1, sha256(tenant.slug.encode()).hexdigest())
+    plan = make_plan(f"plan-{number}")
+    Tenant.objects.filter(id=tenant.id).update(plan=plan)
+    Price.objects.create(
+        plan=plan, prompt_per_million=number, cached_per_million=0, completion_per_million=0
+    )
+    return Asker(tenant, user, create_key(system(tenant.id), "k", ["inference"]).raw)
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[Runtime]:
+    found = Runtime()
+    yield found
+    await found.quota.close()
+    await found.redis.aclose()
+    await found.session.close()
+
+
+@pytest.fixture
+def askers(transactional_db: None) -> tuple[Asker, Asker]:
+    return make_asker(get_acme(), make_alice(), 1), make_asker(get_initech(), make_carol(), 2)
+
+
+Question = Callable[[Runtime, Asker], Awaitable[Any]]
+# By cache: how requests ask it. A new cache has none, and fails the test.
+QUESTIONS: dict[str, list[Question]] = {
+    "principals": [
+        lambda runtime, asker: authenticate(runtime, asker.api_key),
+        lambda runtime, asker: authenticate_member(runtime, asker.user.id, asker.tenant.slug),
+    ],
+    "models": [
+        lambda runtime, asker: resolve_model(runtime, asker.tenant.id, "same-name"),
+        lambda runtime, asker: resolve_model(runtime, asker.tenant.id, settings.BASE_MODEL_NAME),
+    ],
+    "prices": [lambda runtime, asker: current_prices(runtime, asker.tenant.id)],
+}
+
+
+@pytest.mark.case("C119")
+async def test_every_cache_tells_tenants_apart(
+    runtime: Runtime, askers: tuple[Asker, Asker]
+) -> None:
+    """Equal names, asked in turn: each gets its own, from an entry that only its own push drops."""
+    caches = {name: one for name, one in vars(runtime).items() if isinstance(one, TenantCache)}
+    for name, cache in caches.items():
+        for ask in QUESTIONS[name]:
+            cache.drop(None)
+            first = [await ask(runtime, one) for one in askers]
+            assert [await ask(runtime, one) for one in reversed(askers)] == first[::-1]
+            assert len(cache._entries) == 2, name
+            cache.drop(askers[0].tenant.id)
+            [(key, (_, kept))] = cache._entries.items()
+            assert cache._tenant_of(key, kept) == askers[1].tenant.id
+            assert kept == first[1]
+    assert {one.digest for one in [await QUESTIONS["models"][0](runtime, a) for a in askers]} == {
+        sha256(one.tenant.slug.encode()).hexdigest() for one in askers
+    }
+
+
+def test_routings_prefix_is_the_tenants() -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}]}
+    assert prefix_key(get_acme().cache_salt, body) != prefix_key(get_initech().cache_salt, body)
+
+
+# What a module remembers for ever, by file: why it may, whoever asks.
+MEMORIES = {
+    "adapters/rendezvous.py:ranked_for": "pure: a digest and URLs to an order",
+    "adapters/s3.py:client_of": "a connection to the store",
+    "adapters/validation/child.py:nursery": "the process that forks the checks",
+    "gateway/simulate/policies.py:ring": "the simulator's own",
+    "inference/server/template_child.py:compiled": "pure: a template's text to its code",
+    "tenants/store.py:store": "a connection to the counters",
+}
+
+
+def test_nothing_else_is_remembered() -> None:
+    """functools' caches know no tenant but as an argument, and hear no push."""
+    found = set()
+    for room in ("tenants", "adapters", "gateway", "inference"):
+        for path in (ROOT / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    text = " ".join(map(ast.unparse, node.decorator_list))
+                    if "cache" in text.replace("cached_property", ""):
+                        found.add(f"{path.relative_to(ROOT).as_posix()}:{node.name}")
+    assert found == set(MEMORIES)
+    for room in ("tenants", "adapters", "gateway"):
+        for path in (ROOT / room).rglob("*.py"):
+            assert "django.core.cache" not in path.read_text(), path
