@@ -2,6 +2,7 @@
 rest and, behind a door of /v1's own, for uploads.
 """
 
+import gc
 import logging
 import sys
 from typing import Any
@@ -65,6 +66,17 @@ async def socket(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "websocket.close", "code": 4404})
 
 
+def freeze_heap() -> None:
+    """What start-up made stays: the collector, which stops everybody, walks it no more.
+
+    60 ms of a full collection, several times a minute under load, become less than one. A request
+    makes some hundred objects that cycles hold: to look after every 700th costs a tenth of it.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
+
+
 async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
     await receive()
     if "gateway.connection" not in sys.modules:
@@ -77,6 +89,7 @@ async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "lifespan.startup.failed", "message": repr(error)})
         return
     scope["state"][STATE_KEY] = runtime
+    freeze_heap()
     await send({"type": "lifespan.startup.complete"})
     await receive()
     await runtime.stop()

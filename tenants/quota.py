@@ -32,6 +32,7 @@ from tenants.billing.periods import month_of_ms
 from tenants.denials import Reply, denial, rate_headers, store_unavailable
 from tenants.errors import ApiError
 from tenants.metering import MonthLedger, ledger_of_month
+from tenants.script_calls import ScriptCalls
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class Quota:
                 decode_responses=True,
             )
         )
-        self._script = self._client.register_script(SCRIPT)
+        self._script = ScriptCalls(self._client, SCRIPT)
         self._ledger = ledger
         self._clock_ms = clock_ms
         self._hold_ms = int(hold_s * 1000)
@@ -228,7 +229,7 @@ class Quota:
         keys = [f"quota:{{{tenant_id}}}:{key}" for key in KEY_NAMES]
         now = "" if self._clock_ms is None else self._clock_ms()
         try:
-            reply: list[str] = await self._script(keys=keys, args=[verb, name, now, *args])
+            reply: list[str] = await self._script.call(keys, [verb, name, now, *args])
         except (RedisError, OSError) as error:
             log.warning("%s: the counter store does not answer: %s", verb, error)
             raise store_unavailable() from error

@@ -1,0 +1,78 @@
+"""Calls of a Lua script, many in a round trip: each its own reply, error and fate."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import redis.asyncio
+from django.conf import settings
+from redis.exceptions import RedisError, ResponseError
+
+from tenants.script_calls import ScriptCalls
+
+ADD = """
+if ARGV[1] == 'bad' then return redis.error_reply('ERR a bad call') end
+return redis.call('INCRBY', KEYS[1], ARGV[1])
+"""
+KEYS = ["test:script-calls"]
+
+
+@pytest.fixture
+async def client() -> AsyncIterator["redis.asyncio.Redis"]:
+    async with redis.asyncio.Redis.from_url(settings.REDIS_URL) as client:
+        await client.delete(*KEYS)
+        yield client
+        await client.delete(*KEYS)
+
+
+async def num_reads(client: "redis.asyncio.Redis") -> int:
+    """What the store has read from sockets: a pipeline is one of them."""
+    return int((await client.info("stats"))["total_reads_processed"])
+
+
+async def test_it_works(client: "redis.asyncio.Redis") -> None:
+    calls = ScriptCalls(client, ADD)
+    await calls.call(KEYS, [0])
+    before = await num_reads(client)
+    replies = await asyncio.gather(*(calls.call(KEYS, [1]) for _ in range(200)))
+    assert replies == list(range(1, 201))
+    assert await num_reads(client) - before < 20
+
+
+async def test_a_bad_call_takes_no_neighbour_along(client: "redis.asyncio.Redis") -> None:
+    calls = ScriptCalls(client, ADD)
+    made = [calls.call(KEYS, [amount]) for amount in (1, "bad", 2)]
+    replies = await asyncio.gather(*made, return_exceptions=True)
+    assert replies[0] == 1
+    assert isinstance(replies[1], ResponseError)
+    assert replies[2] == 3
+
+
+async def test_a_store_that_forgot_the_script_is_told_it_again(
+    client: "redis.asyncio.Redis",
+) -> None:
+    calls = ScriptCalls(client, ADD)
+    for _ in range(2):
+        await client.script_flush()
+        assert len(await asyncio.gather(*(calls.call(KEYS, [1]) for _ in range(5)))) == 5
+    assert int(await client.get(KEYS[0])) == 10
+
+
+async def test_a_caller_that_left_leaves_nobody_elses_reply(client: "redis.asyncio.Redis") -> None:
+    calls = ScriptCalls(client, ADD)
+    left = asyncio.create_task(calls.call(KEYS, [100]))
+    await asyncio.sleep(0)
+    stayed = asyncio.create_task(calls.call(KEYS, [1]))
+    await asyncio.sleep(0)
+    left.cancel()
+    assert await stayed == 101
+    assert await calls.call(KEYS, [1]) == 102
+
+
+async def test_without_the_store_every_caller_is_told() -> None:
+    async with redis.asyncio.Redis.from_url("redis://127.0.0.1:1") as nowhere:
+        calls = ScriptCalls(nowhere, ADD)
+        for _ in range(2):
+            made = [calls.call(KEYS, [1]) for _ in range(3)]
+            replies = await asyncio.gather(*made, return_exceptions=True)
+            assert all(isinstance(reply, RedisError | OSError) for reply in replies)
