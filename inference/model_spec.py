@@ -21,6 +21,10 @@ SUPPORTED_ARCHITECTURES = (
 ARCHITECTURES_WITH_QKV_BIAS = ("Qwen2ForCausalLM",)
 ARCHITECTURES_WITH_QK_NORM = ("Qwen3ForCausalLM",)
 
+# Where quantisers say that they were at work: in config.json, or in a file of their own.
+QUANTISED_KEYS = ("quantization_config", "compression_config")
+QUANTISED_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
+
 
 class ModelError(EngineError):
     """The model directory cannot be served: which key, what was expected, what was found."""
@@ -73,6 +77,9 @@ class ModelSpec:
         config = _read_json(folder / "config.json")
         if config is None:
             raise ModelError(f"{folder}: no config.json; expected a Hugging Face model directory")
+        for name in QUANTISED_FILES:
+            if found := _read_json(folder / name):
+                raise quantised(f"{folder}: {name}", method_of(found))
         generation = _read_json(folder / "generation_config.json") or {}
         return cls.from_config(config, generation, name=folder.resolve().name)
 
@@ -167,11 +174,35 @@ def _architecture(config: dict[str, Any]) -> str:
 
 
 def _refuse_unserved(config: dict[str, Any]) -> None:
-    if config.get("quantization_config"):
-        raise ModelError("config.json: quantization_config: quantised weights are not supported")
+    for key in QUANTISED_KEYS:
+        if found := config.get(key):
+            raise quantised(f"config.json: {key}", method_of(found))
     activation = config.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise ModelError(f"config.json: hidden_act {activation!r} is not supported; expected silu")
+
+
+def method_of(quantisation: object) -> str:
+    """As the quantiser calls itself, and how many bits it left."""
+    if not isinstance(quantisation, dict):
+        return "an unknown method"
+    inner = quantisation.get("quantization")
+    found = inner if isinstance(inner, dict) else quantisation
+    names = (found.get(key) for key in ("quant_method", "quant_algo", "version", "format"))
+    bits = found.get("bits") or found.get("w_bit")
+    for width in (4, 8):
+        if found.get(f"load_in_{width}bit") or found.get(f"_load_in_{width}bit"):
+            bits = width
+    name = next((str(one) for one in names if one), "an unnamed method")
+    return f"{name}, {bits} bits" if bits else name
+
+
+def quantised(where: str, how: str) -> ModelError:
+    """The refusal: an adapter's sum would be added to other weights than it was trained beside."""
+    return ModelError(
+        f"{where}: quantised weights ({how}) are not supported; expected the same model in "
+        "float32, bfloat16 or float16"
+    )
 
 
 def _size(config: dict[str, Any], key: str, default: int | None = None) -> int:

@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from inference.lora import GROUPS
-from inference.model_spec import ModelError, ModelSpec
+from inference.model_spec import ModelError, ModelSpec, quantised
 from inference.models.linear import Linear, linear
 from inference.models.llama import LayerWeights, ModelWeights
 
@@ -17,6 +17,10 @@ SINGLE_NAME = "model.safetensors"
 
 # A model of no more keeps its weights in a form for one row beside the packed one, on the CPU.
 MAX_ONE_ROW_BYTES = 2 << 30
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+# What quantisers put in a weight's place: GPTQ and AWQ, compressed-tensors.
+PACKED_NAMES = ("qweight", "weight_packed")
 
 # Fills the given tensor with the named weight of the checkpoint.
 Fill = Callable[[str, torch.Tensor], None]
@@ -102,17 +106,27 @@ class _Checkpoint:
 
     def fill(self, name: str, target: torch.Tensor) -> None:
         if name not in self._files:
-            raise ModelError(f"{self._folder}: no tensor {name} in the weights")
+            raise self._missing(name)
         file = self._files[name]
         try:
             with safe_open(file, framework="pt") as tensors:
                 source = tensors.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{file}: cannot read {name}: {error}") from error
+        if source.dtype not in FLOATS:
+            # Copied without its scales it would be another model, and nobody told.
+            raise quantised(f"{file}: {name}", str(source.dtype).removeprefix("torch."))
         if source.shape != target.shape:
             expected, found = list(target.shape), list(source.shape)
             raise ModelError(f"{file}: {name}: expected shape {expected}, found {found}")
         target.copy_(source)
+
+    def _missing(self, name: str) -> ModelError:
+        for packed in PACKED_NAMES:
+            there = name.removesuffix("weight") + packed
+            if there in self._files:
+                return quantised(f"{self._files[there]}: {there}", "packed")
+        return ModelError(f"{self._folder}: no tensor {name} in the weights")
 
     def _find(self) -> dict[str, Path]:
         index = self._folder / INDEX_NAME
