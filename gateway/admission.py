@@ -111,6 +111,8 @@ async def admit(
         yield generation
     except ApiError as error:
         generation.fail(error.code)
+        # Also when no replica could be found, before the answer had them.
+        error.headers = generation.headers | error.headers
         raise
     except ClientGone:
         raise

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from tenants.denials import retry_headers
 from tenants.errors import ApiError
 
 MAX_MESSAGE_CHARS = 2000
@@ -41,7 +42,7 @@ def unavailable(code: str, message: str, retry_after_s: int = 1) -> ApiError:
         status=503,
         message=message,
         type="server_error",
-        headers={"retry-after": str(retry_after_s)},
+        headers=retry_headers(retry_after_s * 1000),
     )
 
 

@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -171,14 +173,20 @@ def test_a_version_that_became_resident_a_moment_ago(stack: Stack, acme: Custome
         assert answer.system_fingerprint == digest
 
 
-def leave_after(customer: Customer, num_frames: int, is_running: Callable[[], int]) -> None:
-    """A client whose connection is gone after some frames, without a word."""
+def leave_after(
+    customer: Customer, num_frames: int, is_running: Callable[[], int], is_reset: bool = False
+) -> None:
+    """A client whose connection is gone after some frames, closed or reset."""
     where = urlsplit(customer.web.url)
     connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=20)
     headers = {"authorization": f"Bearer {customer.api_key}"}
     body = json.dumps(BODY | {"stream": True, "max_tokens": 400})
     connection.request("POST", "/v1/chat/completions", body, headers)
     wait_for("the generation", is_running)
+    if is_reset:
+        # Closed with no time to linger, a socket sends RST.
+        now = struct.pack("ii", 1, 0)
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
     if num_frames:
         answer = connection.getresponse()
         for _ in range(2 * num_frames):
@@ -189,11 +197,12 @@ def leave_after(customer: Customer, num_frames: int, is_running: Callable[[], in
 
 @pytest.mark.case("C104")
 @pytest.mark.case("C121")
-def test_a_client_that_leaves_its_stream(stack: Stack) -> None:
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_client_that_leaves_its_stream(stack: Stack, is_reset: bool) -> None:
     customer = stack.make_customer(max_concurrency=1, tokens_per_minute=2000)
     stack.activate(customer, "support-bot")
     behave(stack, tokens=LONG, token_interval_s=0.02)
-    leave_after(customer, 10, lambda: num_running(stack))
+    leave_after(customer, 10, lambda: num_running(stack), is_reset)
     left_at = time.monotonic()
     wait_for("the abort", lambda: not num_running(stack), timeout_s=5)
     assert time.monotonic() - left_at < 2

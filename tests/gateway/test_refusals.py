@@ -73,9 +73,12 @@ def test_schemes(acme: Customer) -> None:
     for scheme in ("Bearer", "bearer", "BEARER"):
         headers = {"AUTHORIZATION": f"{scheme} {acme.api_key}"}
         assert requests.get(f"{acme.web.url}/v1/models", headers=headers).status_code == 200
-    for header in (f"Basic {acme.api_key}", acme.api_key, "Bearer", ""):
+    for header in (*(f"{one} {acme.api_key}" for one in ("Basic", "Token")), "Bearer", ""):
         answer = requests.get(f"{acme.web.url}/v1/models", headers={"authorization": header})
         check_shape(answer, 401, "invalid_api_key")
+        assert answer.headers["www-authenticate"] == "Bearer"
+    bare = requests.get(f"{acme.web.url}/v1/models", headers={"authorization": acme.api_key})
+    check_shape(bare, 401, "invalid_api_key")
 
 
 @pytest.mark.case("C113")
@@ -201,6 +204,9 @@ def test_a_body_too_large(acme: Customer, is_chunked: bool) -> None:
         for _ in range(MAX_BODY_BYTES // 2**16 + 8):
             yield b" " * 2**16
 
+    fits = json.dumps(BODY).encode()
+    fits += b" " * (MAX_BODY_BYTES - len(fits))
+    assert post(acme, data=fits).status_code == 200
     body = parts() if is_chunked else b" " * (MAX_BODY_BYTES + 1)
     error = check_shape(post(acme, data=body), 413, "request_too_large")
     assert str(MAX_BODY_BYTES) in error["message"]

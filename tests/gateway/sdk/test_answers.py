@@ -147,6 +147,47 @@ def test_options_do_what_they_say(customer: Customer) -> None:
 BRIEF: Any = {"max_tokens": 200, "seed": 1}
 
 
+NULLS = {
+    *("stop", "temperature", "top_p", "n", "logit_bias"),
+    *("tools", "tool_choice", "response_format", "stream", "stream_options"),
+    *("user", "metadata", "logprobs", "top_logprobs", "presence_penalty"),
+    *("frequency_penalty", "max_completion_tokens", "parallel_tool_calls", "modalities", "store"),
+    *("service_tier", "reasoning_effort", "functions", "function_call"),
+}
+
+
+@pytest.mark.case("C102")
+def test_null_is_absent(customer: Customer) -> None:
+    """Other clients send null for what is not set; peers answered 422."""
+    create = customer.client().chat.completions.create
+    plain = CHAT | {"temperature": 1, "seed": 3}
+    filled = plain | {"extra_body": dict.fromkeys(NULLS - {"temperature"})}
+    filled["extra_body"] |= {"ignore_eos": True, "logit_bias": {}, "tools": []}
+    texts = [create(**body).choices[0].message.content for body in (plain, filled)]
+    assert texts[0] == texts[1] and texts[0]
+
+
+@pytest.mark.case("C100")
+def test_message_variants(customer: Customer) -> None:
+    """Parts are their joined text, developer is system; what a call was answered is kept."""
+
+    def say(*messages: dict[str, Any]) -> tuple[str | None, int]:
+        answer = customer.client().chat.completions.create(**CHAT | {"messages": list(messages)})
+        assert answer.usage
+        return answer.choices[0].message.content, answer.usage.prompt_tokens
+
+    hi = {"role": "user", "content": "Hi there"}
+    parts = [{"type": "text", "text": "Hi "}, {"type": "text", "text": "there"}]
+    assert say({"role": "user", "content": parts}) == say(hi) == say(hi | {"name": "Ann"})
+    brief, kind = {"content": "Be brief."}, {"role": "system", "content": "Be kind."}
+    assert say({"role": "developer"} | brief, kind, hi) == say({"role": "system"} | brief, kind, hi)
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+    told = {"role": "tool", "tool_call_id": "c1", "content": "42"}
+    assert say(hi, called, told)[1] > say(hi, told)[1] > say(hi)[1]
+    assert say({"role": "user", "content": ""})[1] == say(hi)[1] - len("Hi there")
+
+
 class Order(BaseModel):
     is_order: bool
     kind: Literal["desk lamp", "mug"]
@@ -191,7 +232,8 @@ def test_a_response_that_is_read_as_it_comes(customer: Customer) -> None:
     assert lines[-1] == "data: [DONE]"
 
 
-def test_request_ids(customer: Customer) -> None:
+@pytest.mark.case("C116")
+def test_request_ids_and_counts(customer: Customer) -> None:
     """What the SDK calls _request_id is the ledger's, and part of the answer's id."""
     client = customer.client()
     whole = client.chat.completions.create(**CHAT)
@@ -199,7 +241,13 @@ def test_request_ids(customer: Customer) -> None:
     stream = client.chat.completions.create(**CHAT, stream=True)
     chunks = list(stream)
     ids = [whole._request_id, text._request_id, stream.response.headers["x-request-id"]]
-    assert [row.request_id for row in customer.usage(3)] == ids
+    rows = customer.usage(3)
+    assert [row.request_id for row in rows] == ids
+    # The bill counts what the answers said.
+    assert whole.usage and text.usage
+    counts = [(row.prompt_tokens, row.completion_tokens) for row in rows]
+    said = [(one.prompt_tokens, one.completion_tokens) for one in (whole.usage, text.usage)]
+    assert counts == [*said, said[0]]
     assert [whole.id, text.id, chunks[0].id] == [
         f"chatcmpl-{ids[0]}",
         f"cmpl-{ids[1]}",

@@ -1,11 +1,13 @@
 """Every parameter that the real engine or the gateway refuses: named, before any stream."""
 
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from tests.gateway.conftest import Customer
+from tests.gateway.conftest import Customer, Stack
+from tests.gateway.live import BASE_MODEL
 
 MESSAGES: list[Any] = [{"role": "user", "content": "Hi there"}]
 CHAT: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 4}
@@ -106,9 +108,11 @@ def refusals(create: Any, body: dict[str, Any], cases: list[Any]) -> list[Any]:
     return found
 
 
-@pytest.mark.case("C85")
+@pytest.mark.case("C87")
+@pytest.mark.case("C94")
 @pytest.mark.case("C95")
-@pytest.mark.case("C99")
+@pytest.mark.case("C97")
+@pytest.mark.case("C100")
 @pytest.mark.case("C114")
 def test_chat(customer: Customer) -> None:
     """Peers sent 200 and an odd event, or an error without its name."""
@@ -142,3 +146,22 @@ def test_options_of_a_stream_alone(customer: Customer) -> None:
                 model="bot", messages=MESSAGES, stream=True, extra_body={"stream_options": options}
             )
         assert str(caught.value.param).startswith("stream_options")
+
+
+@pytest.mark.case("C99")
+def test_too_long_however_it_came(customer: Customer, engine_stack: Any, tmp_path: Path) -> None:
+    """Long by one text, by many messages or by a tool's schema; neither billed nor counted."""
+    _, web, url = engine_stack
+    limited = Stack(web, [], url, tmp_path).make_customer(tokens_per_minute=1100)
+    create = limited.client().chat.completions.with_raw_response.create
+    tool = {"type": "function", "function": {"name": "f", "description": "x" * 3000}}
+    calls = [user("x" * 3000), {"messages": MESSAGES * 60}, {"tools": [tool]}]
+    for fields in calls:
+        with pytest.raises(openai.BadRequestError) as caught:
+            create(**{"model": BASE_MODEL, "messages": MESSAGES, **fields})
+        assert "tools" in fields or caught.value.code == TOO_LONG
+    answer = create(model=BASE_MODEL, messages=MESSAGES, max_tokens=5)
+    # Only what this one reserved is gone.
+    assert int(answer.headers["x-ratelimit-remaining-tokens"]) > 1100 - 300
+    rows = limited.usage(4)
+    assert [row.cost for row in rows[:3]] == [0] * 3 and rows[3].cost > 0

@@ -23,17 +23,37 @@ INVALID = "invalid_request_error"
 BUSY = {"message": "full", "type": "server_error", "param": None, "code": "overloaded"}
 
 
-def raised(
-    client: openai.OpenAI, call: Call
-) -> tuple[str, int, str | None, str | None, str | None]:
-    """(class, status, type, param, code); the envelope is whole and the request has an id."""
+def is_worth_waiting(error: openai.APIStatusError) -> bool:
+    """A limit of time or place, or a replica that comes back."""
+    is_limited = error.status_code == 429 and "x-should-retry" not in error.response.headers
+    return is_limited or error.status_code == 503
+
+
+def error_of(client: openai.OpenAI, call: Call) -> openai.APIStatusError:
+    """What is raised; the envelope is whole and the request has an id."""
     with pytest.raises(openai.APIStatusError) as caught:
         call(client)
     error = caught.value
     assert isinstance(error.body, dict) and list(error.body) == ["message", "type", "param", "code"]
     assert error.body["message"] and error.request_id and len(error.request_id) == 32
-    assert error.response.headers["content-type"] == "application/json"
+    headers = error.response.headers
+    assert headers["content-type"] == "application/json"
+    if "retry-after" in headers:
+        waits = int(headers["retry-after"]), int(headers["retry-after-ms"]) / 1000
+        assert 0 <= waits[0] - waits[1] < 1 and 0 < waits[0] <= 60
+    assert ("retry-after" in headers) == is_worth_waiting(error)
+    return error
+
+
+def named(error: openai.APIStatusError) -> tuple[str, int, str | None, str | None, str | None]:
+    """(class, status, type, param, code)"""
     return type(error).__name__, error.status_code, error.type, error.param, error.code
+
+
+def raised(
+    client: openai.OpenAI, call: Call
+) -> tuple[str, int, str | None, str | None, str | None]:
+    return named(error_of(client, call))
 
 
 def chat(is_stream: bool = False, **fields: Any) -> Call:
@@ -121,6 +141,9 @@ def test_limits(stack: Stack, is_stream: bool) -> None:
         assert raised(none_at_once.client(), call) == wanted
     tokens = ("RateLimitError", 429, "tokens", None, "rate_limit_exceeded")
     assert raised(stack.make_customer(tokens_per_minute=10).client(), call) == tokens
+    some = stack.make_customer(tokens_per_minute=200)
+    some.client().chat.completions.create(**CHAT | {"max_tokens": 30})
+    assert raised(some.client(), chat(is_stream, max_tokens=30)) == tokens
     spent = ("RateLimitError", 429, "insufficient_quota", None, "insufficient_quota")
     poor = stack.make_customer(monthly_budget=Decimal("0.000001"))
     assert raised(poor.client(), call) == spent
@@ -134,6 +157,8 @@ def running(stack: Stack, customer: Customer) -> Iterator[None]:
     next(iter(stream))
     yield
     stream.close()
+    for replica in stack.replicas:
+        replica.behaviour = Behaviour()
 
 
 def server_error(status: int, code: str) -> tuple[str, int, str, None, str]:
@@ -164,12 +189,15 @@ def test_a_replica_that_fails_before_its_first_token(
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_an_adapter_that_no_replica_holds(stack: Stack, acme: Customer, is_stream: bool) -> None:
-    digest = stack.activate(acme, "homeless")
+def test_an_adapter_that_no_replica_holds(stack: Stack, is_stream: bool) -> None:
+    customer = stack.make_customer(requests_per_minute=9)
+    digest = stack.activate(customer, "homeless")
     for replica in stack.replicas:
         replica.digests.discard(digest)
-    found = raised(acme.client(), chat(is_stream, model="homeless"))
-    assert found == server_error(503, "adapter_loading")
+    error = error_of(customer.client(), chat(is_stream, model="homeless"))
+    assert named(error) == server_error(503, "adapter_loading")
+    # It was admitted before, and knows what is left.
+    assert error.response.headers["x-ratelimit-limit-requests"] == "9"
 
 
 @pytest.mark.parametrize(
