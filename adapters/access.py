@@ -22,7 +22,7 @@ from adapters.models import (
 )
 from adapters.names import own_aliases
 from adapters.profile import ServingProfile, read_profile
-from tenants.auth import Principal
+from tenants.auth import Principal, may_use
 from tenants.errors import ApiError
 from tenants.scope import tenant_scope
 
@@ -61,14 +61,16 @@ class ServableModel:
     version: int | None
 
 
-def resolve(tenant_id: int, model: str) -> Resolved:
-    """Raises ApiError 404 model_not_found, the same for absent and for another tenant's."""
-    if model == settings.BASE_MODEL_NAME:
+def resolve(caller: Principal, model: str) -> Resolved:
+    """Raises ApiError 404 model_not_found, the same for absent, for another tenant's, and for what
+    the caller's key may not use.
+    """
+    if model == settings.BASE_MODEL_NAME and may_use(caller, model):
         return Resolved(None, None, None, model)
-    with tenant_scope(tenant_id):
+    with tenant_scope(caller.tenant_id):
         version, is_by_name = _find(model)
-        if version is None:
-            raise _retired(model) or model_not_found(model)
+        if version is None or not may_use(caller, model, version.adapter.name):
+            raise _retired(caller, model) or model_not_found(model)
         if not is_served(version):
             raise _not_served(version)
         found = _resolved(version, model)
@@ -148,12 +150,12 @@ def model_not_found(model: str) -> ApiError:
     return ApiError("model_not_found", 404, message, param="model")
 
 
-def _retired(model: str) -> ApiError | None:
+def _retired(caller: Principal, model: str) -> ApiError | None:
     """For the name or an alias of an adapter whose versions were all retired."""
     if not re.match(NAME_PATTERN, model):
         return None
     adapter = Adapter.objects.filter(names__name=model, retired_at__isnull=False).first()
-    if adapter is None:
+    if adapter is None or not may_use(caller, model, adapter.name):
         return None
     message = (
         f"The model `{model}` was retired on {adapter.retired_at:%Y-%m-%d}: none of its versions "
@@ -177,18 +179,22 @@ def _not_served(version: AdapterVersion) -> ApiError:
     return ApiError("model_not_found", 404, message, param="model")
 
 
-def servable_models(tenant_id: int) -> list[ServableModel]:
-    """The base model, then the tenant's names that mean a version now, aliases too, by name."""
+def servable_models(caller: Principal) -> list[ServableModel]:
+    """The base model, then the tenant's names that mean a version now, aliases too, by name; of
+    these, what the caller may use.
+    """
     base = ServableModel(settings.BASE_MODEL_NAME, 0, "grafthouse", None, None)
-    with tenant_scope(tenant_id):
+    with tenant_scope(caller.tenant_id):
         rows = AdapterVersion.objects.select_related("adapter", "tenant")
         active = {one.adapter_id: one for one in rows.filter(state=VersionState.ACTIVE)}
-        served = [_servable(one.adapter.name, one) for one in active.values()]
+        named = [(one.adapter.name, one) for one in active.values()]
         aliases = own_aliases().exclude(version__state=VersionState.RETIRED)
-        for alias in aliases.select_related("version__tenant"):
+        for alias in aliases.select_related("version__tenant", "version__adapter"):
             version = alias.version or active.get(alias.adapter_id)
-            served += [_servable(alias.name, version)] if version else []
-    return [base, *sorted(served, key=lambda one: one.id)]
+            named += [(alias.name, version)] if version else []
+    usable = [one for one in named if may_use(caller, one[0], one[1].adapter.name)]
+    served = sorted((_servable(*one) for one in usable), key=lambda one: one.id)
+    return [base, *served] if may_use(caller, base.id) else served
 
 
 def _servable(name: str, version: AdapterVersion) -> ServableModel:

@@ -21,7 +21,13 @@ from gateway.openai.http import ClientGone
 from gateway.openai.profile import fill_in
 from gateway.openai.schema import Ask, bad_request
 from gateway.runtime import Runtime
-from tenants.auth import Principal, authenticate_key, principal_for_member, require_scope
+from tenants.auth import (
+    Principal,
+    authenticate_key,
+    principal_for_member,
+    require_scope,
+    require_unexpired,
+)
 from tenants.errors import ApiError
 from tenants.models import KeyScope
 from tenants.prices import PriceBook, price_for
@@ -49,7 +55,9 @@ def bearer(header: str | None) -> str:
 async def authenticate(runtime: Runtime, raw: str) -> Principal:
     """The key's holder, at most CACHE_TTL_S old. The key itself is not kept in memory."""
     name = hashlib.sha256(raw.encode()).digest()
-    return await runtime.principals.get(name, lambda: authenticate_key(raw))
+    principal = await runtime.principals.get(name, lambda: authenticate_key(raw))
+    require_unexpired(principal)
+    return principal
 
 
 async def authenticate_member(runtime: Runtime, user_id: int, tenant_slug: str) -> Principal:
@@ -57,20 +65,22 @@ async def authenticate_member(runtime: Runtime, user_id: int, tenant_slug: str) 
     return await runtime.principals.get(name, lambda: principal_for_member(user_id, tenant_slug))
 
 
-async def resolve_model(runtime: Runtime, tenant_id: int, name: str) -> Resolved:
-    key = (tenant_id, name)
-    return await runtime.models.get(key, lambda: resolve(tenant_id, name))
+async def resolve_model(runtime: Runtime, principal: Principal, name: str) -> Resolved:
+    key = (principal.tenant_id, name, principal.allowed_models)
+    return await runtime.models.get(key, lambda: resolve(principal, name))
 
 
-async def resolve_ask(runtime: Runtime, tenant_id: int, ask: Ask) -> Resolved:
+async def resolve_ask(runtime: Runtime, principal: Principal, ask: Ask) -> Resolved:
     """model, or the adapter that lora_path names beside the base; both, when they name the same
     version.
     """
-    resolved = await resolve_model(runtime, tenant_id, ask.model)
     if ask.lora_path is None:
-        return resolved
-    by_path = await resolve_model(runtime, tenant_id, ask.lora_path)
-    if resolved.digest is not None and resolved.digest != by_path.digest:
+        return await resolve_model(runtime, principal, ask.model)
+    by_path = await resolve_model(runtime, principal, ask.lora_path)
+    if ask.model == settings.BASE_MODEL_NAME:
+        return by_path
+    resolved = await resolve_model(runtime, principal, ask.model)
+    if resolved.digest != by_path.digest:
         raise bad_request("model and lora_path name different adapters; send one.", "lora_path")
     return by_path
 
@@ -126,7 +136,7 @@ async def admit(
 async def reserve(runtime: Runtime, principal: Principal, ask: Ask, request_id: str) -> Admission:
     require_scope(principal, KeyScope.INFERENCE)
     started_at = timezone.now()
-    named = await resolve_ask(runtime, principal.tenant_id, ask)
+    named = await resolve_ask(runtime, principal, ask)
     resolved = pick(named, end_user(ask, principal))
     ask = fill_in(ask, resolved.profile)
     prices = await current_prices(runtime, principal.tenant_id)

@@ -197,6 +197,7 @@ SPECTACULAR_SETTINGS = {
         "VersionStateEnum": "adapters.models.VersionState",
         "CanaryStateEnum": "adapters.models.CanaryState",
         "WorkStatusEnum": "adapters.models.EvaluationStatus",
+        "KeyStateEnum": "tenants.models.KeyState",
     },
 }
 

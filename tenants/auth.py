@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.db.models import Q
 from django.utils import timezone
@@ -40,7 +40,8 @@ class Principal:
 
     role is a Role, or "key". scopes are what may be done: KeyScope values, "read", "keys".
     weight: the tenant's beside others' in a busy engine. limits are the tenant's, key_limits those
-    that its key has beside them; key_name is for people.
+    that its key has beside them, counted over all of its family: the key and those it was rotated
+    from. key_name is for people. allowed_models: names it may ask for; None: all of the tenant's.
     """
 
     tenant_id: int
@@ -54,6 +55,9 @@ class Principal:
     weight: float = 1.0
     key_limits: Limits = NO_LIMITS
     key_name: str = ""
+    family_id: int | None = None
+    allowed_models: frozenset[str] | None = None
+    expires_at: datetime | None = None
 
 
 def authenticate_key(raw: str) -> Principal:
@@ -75,10 +79,18 @@ def authenticate_key(raw: str) -> Principal:
         )
     if not secret_matches(secret, key.secret_sha256 if key else "") or key is None:
         raise invalid_key()
-    if key.revoked_at is not None or (key.expires_at and key.expires_at <= timezone.now()):
+    if key.revoked_at is not None:
         raise invalid_key()
+    caller = principal_of_key(key)
+    require_unexpired(caller)
     note_use(key)
-    return principal_of_key(key)
+    return caller
+
+
+def require_unexpired(caller: Principal) -> None:
+    """Also for one that was kept for a while. Raises ApiError 401 invalid_api_key."""
+    if caller.expires_at is not None and caller.expires_at <= timezone.now():
+        raise invalid_key()
 
 
 def hash_secret(secret: str) -> str:
@@ -161,7 +173,15 @@ def principal(
         weight=tenant.plan.weight,
         key_limits=NO_LIMITS if key is None else limits_of(key),
         key_name="" if key is None else str(key),
+        family_id=None if key is None else key.family_id or key.id,
+        allowed_models=frozenset(key.allowed_models) or None if key else None,
+        expires_at=None if key is None else key.expires_at,
     )
+
+
+def may_use(caller: Principal, *names: str) -> bool:
+    """Whether one of a model's names is among those that the caller may ask for."""
+    return caller.allowed_models is None or not caller.allowed_models.isdisjoint(names)
 
 
 def require_scope(caller: Principal, *accepted: str) -> None:

@@ -113,16 +113,31 @@ class KeyScope(models.TextChoices):
     ADMIN = "admin"
 
 
+class KeyState(models.TextChoices):
+    """What becomes of a request with a key. One that was rotated away works until it expires."""
+
+    ACTIVE = "active"
+    REPLACED = "replaced"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+
+
 class ApiKey(ScopedModel, LimitColumns):
     """A key of a tenant. Only the sha256 of its secret is kept; keys are revoked, never deleted.
 
-    Its limits hold beside the tenant's.
+    Its limits hold beside the tenant's. allowed_models: what it may ask for; empty: everything.
+    replaces: the key it was rotated from; family: the first of these, none for that one itself.
     """
 
     public_id = models.CharField(max_length=16, unique=True)
     secret_sha256 = models.CharField(max_length=64)
     name = models.CharField(max_length=80)
     scopes = models.JSONField()
+    allowed_models = models.JSONField(default=list, blank=True)
+    replaces = models.OneToOneField(
+        "self", null=True, on_delete=models.PROTECT, related_name="replaced_by"
+    )
+    family = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="+")
     created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL)
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True, blank=True)
@@ -135,6 +150,14 @@ class ApiKey(ScopedModel, LimitColumns):
 
     def __str__(self) -> str:
         return f"{self.name} (gh-{self.public_id})"
+
+    @property
+    def state(self) -> KeyState:
+        if self.revoked_at is not None:
+            return KeyState.REVOKED
+        if self.expires_at is not None and self.expires_at <= timezone.now():
+            return KeyState.EXPIRED
+        return KeyState.REPLACED if hasattr(self, "replaced_by") else KeyState.ACTIVE
 
 
 class Price(models.Model):

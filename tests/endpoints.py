@@ -164,6 +164,8 @@ def new_upload(them: Names) -> Body:
 # look-up, and names everything by what `them` is called.
 BODIES: dict[tuple[str, str], Callable[[Names], Body]] = {
     ("post", "keys"): lambda them: {"name": them.name, "scopes": ["usage"]},
+    ("patch", "<slug:public_id>"): lambda them: {"scopes": ["usage"]},
+    ("post", "rotate"): lambda them: {},
     ("post", "adapters"): lambda them: {"name": them.name},
     ("put", "canary"): lambda them: {"version": them.number, "percent": 10},
     ("post", "versions"): files,

@@ -98,7 +98,7 @@ async def principal_of(runtime: Runtime, request: Request) -> Principal:
 async def list_models(runtime: Runtime, request: Request) -> None:
     principal = await principal_of(runtime, request)
     require_scope(principal, KeyScope.INFERENCE)
-    models = await in_thread(lambda: servable_models(principal.tenant_id))
+    models = await in_thread(lambda: servable_models(principal))
     data = [model_object(one.id, one.created, one.owned_by) for one in models]
     await request.answer_json({"object": "list", "data": data})
 
@@ -107,8 +107,8 @@ async def retrieve_model(runtime: Runtime, request: Request) -> None:
     principal = await principal_of(runtime, request)
     require_scope(principal, KeyScope.INFERENCE)
     name = request.path.removeprefix("/v1/models/")
-    resolved = await resolve_model(runtime, principal.tenant_id, name)
-    models = await in_thread(lambda: servable_models(principal.tenant_id))
+    resolved = await resolve_model(runtime, principal, name)
+    models = await in_thread(lambda: servable_models(principal))
     # A pinned name ("bot@3") is not listed; it is described by its adapter.
     by_name = {one.id: one for one in models}
     found = by_name.get(name) or by_name.get(resolved.adapter or "")

@@ -3,7 +3,7 @@
 from django.urls import path
 
 from tenants.api.audit import AuditListView
-from tenants.api.keys import KeyListView, KeyView
+from tenants.api.keys import KeyListView, KeyRotateView, KeyView
 from tenants.api.session import SessionView
 from tenants.api.tenants import TenantDetailView, TenantListView
 from tenants.api.usage import UsageExportView, UsageListView, UsageSummaryView
@@ -14,6 +14,7 @@ urlpatterns = [
     path("tenants/<slug:tenant>/", TenantDetailView.as_view()),
     path("tenants/<slug:tenant>/keys/", KeyListView.as_view()),
     path("tenants/<slug:tenant>/keys/<slug:public_id>/", KeyView.as_view()),
+    path("tenants/<slug:tenant>/keys/<slug:public_id>/rotate/", KeyRotateView.as_view()),
     path("tenants/<slug:tenant>/usage/", UsageListView.as_view()),
     path("tenants/<slug:tenant>/usage/summary/", UsageSummaryView.as_view()),
     path("tenants/<slug:tenant>/usage/export/", UsageExportView.as_view()),

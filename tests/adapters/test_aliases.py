@@ -64,16 +64,16 @@ def refused(call: Any, *args: Any) -> tuple[int, str]:
 def test_it_works(scope: Principal, bot: Adapter) -> None:
     create_alias(scope, "prod", bot, None)
     create_alias(scope, "old", bot, 1)
-    prod = resolve(scope.tenant_id, "prod")
+    prod = resolve(scope, "prod")
     assert (prod.digest, prod.adapter, prod.version) == (DIGESTS[3], "bot", 3)
     assert prod.public_name == "prod"
-    old = resolve(scope.tenant_id, "old")
+    old = resolve(scope, "old")
     assert (old.digest, old.adapter, old.version) == (DIGESTS[1], "bot", 1)
     # Pinned, it is served by its number too; version 2, of which no alias speaks, is not.
-    assert resolve(scope.tenant_id, "bot@1").digest == DIGESTS[1]
-    assert refused(resolve, scope.tenant_id, "bot@2") == (404, "model_not_found")
+    assert resolve(scope, "bot@1").digest == DIGESTS[1]
+    assert refused(resolve, scope, "bot@2") == (404, "model_not_found")
     assert needed_digests() == {DIGESTS[1], DIGESTS[3]}
-    listed = {one.id: one.digest for one in servable_models(scope.tenant_id)}
+    listed = {one.id: one.digest for one in servable_models(scope)}
     assert listed == {
         "tiny-base": None,
         "bot": DIGESTS[3],
@@ -87,23 +87,23 @@ def test_it_follows_the_active_version(scope: Principal, bot: Adapter) -> None:
     second = AdapterVersion.objects.get(number=2)
     begin_activation(scope, second)
     assert finish_activation(second)
-    assert resolve(scope.tenant_id, "prod").version == 2
+    assert resolve(scope, "prod").version == 2
     point_alias(scope, alias, bot, 3)
-    assert resolve(scope.tenant_id, "prod").version == 3
+    assert resolve(scope, "prod").version == 3
 
 
 def test_no_chains_and_no_numbers(scope: Principal, bot: Adapter, client: Client) -> None:
     create_alias(scope, "prod", bot, None)
     for name in ("prod@3", "prod@1", "Prod", "nothing", "pr\0d"):
-        assert refused(resolve, scope.tenant_id, name) == (404, "model_not_found")
+        assert refused(resolve, scope, name) == (404, "model_not_found")
     body = {"name": "live", "adapter": "prod"}
     assert send(client, "post", ROOT, body).status_code == 404
 
 
 def test_an_alias_of_nothing_active(scope: Principal) -> None:
     create_alias(scope, "prod", create_adapter(scope, "empty"), None)
-    assert refused(resolve, scope.tenant_id, "prod") == (404, "model_not_found")
-    assert [one.id for one in servable_models(scope.tenant_id)] == ["tiny-base"]
+    assert refused(resolve, scope, "prod") == (404, "model_not_found")
+    assert [one.id for one in servable_models(scope)] == ["tiny-base"]
 
 
 def test_another_tenants_alias(
@@ -111,7 +111,7 @@ def test_another_tenants_alias(
 ) -> None:
     with tenant_scope(carol.tenant_id):
         create_alias(carol, "prod", create_adapter(carol, "bot"), None)
-    assert refused(resolve, scope.tenant_id, "prod") == (404, "model_not_found")
+    assert refused(resolve, scope, "prod") == (404, "model_not_found")
     assert client.get(f"{ROOT}prod/").status_code == 404
     # Each tenant has its own names.
     create_alias(scope, "prod", bot, None)

@@ -283,10 +283,10 @@ def test_a_version_is_served_exactly_when_its_name_resolves(
         one = client.get(f"{VERSIONS}{row['number']}/").json()
         assert one["is_served"] == row["is_served"]
         if row["is_served"]:
-            assert resolve(alice.tenant_id, f"support-bot@{row['number']}").digest == row["digest"]
+            assert resolve(alice, f"support-bot@{row['number']}").digest == row["digest"]
         else:
             with pytest.raises(ApiError, match="not served"):
-                resolve(alice.tenant_id, f"support-bot@{row['number']}")
+                resolve(alice, f"support-bot@{row['number']}")
 
 
 def test_a_key_needs_the_scope(alice: Principal, published: Publish) -> None:

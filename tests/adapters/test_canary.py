@@ -71,22 +71,22 @@ def test_it_works(
     first, second = pair
     set_canary(scope, second, 20)
     # Nobody meets it before a replica has confirmed its digest.
-    assert resolve(scope.tenant_id, "a").canary is None
+    assert resolve(scope, "a").canary is None
     placement.reconcile()
     assert all(second.digest in replica.adapters for replica in replicas)
-    found = resolve(scope.tenant_id, "a")
+    found = resolve(scope, "a")
     assert (found.digest, found.canary_percent) == (first.digest, 20)
     assert found.canary and (found.canary.digest, found.canary.version) == (second.digest, 2)
     assert 0.16 < share_of(found) < 0.24
     # Who names a version gets that one, the canary's too.
     for number, version in ((1, first), (2, second)):
-        pinned = resolve(scope.tenant_id, f"a@{number}")
+        pinned = resolve(scope, f"a@{number}")
         assert (pinned.digest, pinned.canary) == (version.digest, None)
     # An alias of the name shares its lottery, one of a version does not.
     create_alias(scope, "prod", first.adapter, None)
     create_alias(scope, "fixed", first.adapter, 1)
-    assert resolve(scope.tenant_id, "prod").canary_percent == 20
-    assert resolve(scope.tenant_id, "fixed").canary is None
+    assert resolve(scope, "prod").canary_percent == 20
+    assert resolve(scope, "fixed").canary is None
     assert state_of(second) == "ready"
     actions = list(
         AuditEvent.objects.filter(action__startswith="canary.").values_list("action", flat=True)
@@ -136,9 +136,9 @@ def test_promoting_it_is_activating_it(
     answer = put(client, percent=100)
     assert (answer.status_code, answer.json()["state"]) == (202, "running")
     # Until the pointer moves, its end users keep it.
-    assert resolve(scope.tenant_id, "a").canary_percent == 10
+    assert resolve(scope, "a").canary_percent == 10
     placement.reconcile()
-    found = resolve(scope.tenant_id, "a")
+    found = resolve(scope, "a")
     assert (found.digest, found.canary) == (second.digest, None)
     assert (state_of(first), client.get(URL).status_code) == ("ready", 404)
     assert AuditEvent.objects.filter(action="canary.promoted", target="a@2").exists()
@@ -153,7 +153,7 @@ def test_activating_another_version_stops_it(
     placement.reconcile()
     begin_activation(scope, third)
     placement.reconcile()
-    found = resolve(scope.tenant_id, "a")
+    found = resolve(scope, "a")
     assert (found.digest, found.canary) == (third.digest, None)
     assert AuditEvent.objects.filter(action="canary.stopped", target="a@2").exists()
 
@@ -168,9 +168,9 @@ def test_stopped_it_leaves_the_replicas_but_not_the_store(
     put(client, version=2, percent=10)
     placement.reconcile()
     assert put(client, percent=0).status_code == 204
-    assert resolve(scope.tenant_id, "a").canary is None
+    assert resolve(scope, "a").canary is None
     with pytest.raises(ApiError, match="not served"):
-        resolve(scope.tenant_id, "a@2")
+        resolve(scope, "a@2")
     placement.reconcile()
     placement.Placement.objects.filter(state="orphaned").update(
         orphaned_at=timezone.now() - placement.ORPHAN_GRACE
@@ -194,13 +194,13 @@ def test_one_that_no_replica_can_load_hurts_nobody(
     placement.reconcile()
     found = client.get(URL).json()
     assert found["state"] == "failed" and "rank 8 is above 4" in found["error"]
-    assert (resolve(scope.tenant_id, "a").canary, state_of(first)) == (None, "active")
+    assert (resolve(scope, "a").canary, state_of(first)) == (None, "active")
     # Begun again once the replicas can.
     for replica in replicas:
         replica.failing.clear()
     assert put(client, percent=15).json()["state"] == "loading"
     placement.reconcile()
-    assert resolve(scope.tenant_id, "a").canary_percent == 15
+    assert resolve(scope, "a").canary_percent == 15
 
 
 def test_one_that_nobody_confirms_ends(
@@ -224,7 +224,7 @@ def test_a_restarted_replica_gets_it_back_and_no_end_user_changes(
         replica.adapters.clear()
         replica.failing[pair[1].digest] = (503, "overloaded", "not now")
     placement.reconcile()
-    assert resolve(scope.tenant_id, "a").canary_percent == 10
+    assert resolve(scope, "a").canary_percent == 10
     for replica in replicas:
         replica.failing.clear()
     placement.Placement.objects.update(next_attempt_at=timezone.now() - timedelta(seconds=1))

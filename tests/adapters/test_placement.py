@@ -49,7 +49,7 @@ def test_it_works(alice: Principal, published: Publish, replicas: list[FakeRepli
     version = published("support-bot")
     assert all(not replica.loads for replica in replicas)
     with pytest.raises(ApiError) as caught:
-        resolve(alice.tenant_id, "support-bot")
+        resolve(alice, "support-bot")
     assert (caught.value.status, caught.value.code) == (404, "model_not_found")
 
     activate(alice, version)
@@ -57,7 +57,7 @@ def test_it_works(alice: Principal, published: Publish, replicas: list[FakeRepli
     placement.reconcile()
     assert state_of(version) == "active"
     assert all(replica.adapters == {version.digest: version.digest} for replica in replicas)
-    found = resolve(alice.tenant_id, "support-bot")
+    found = resolve(alice, "support-bot")
     assert (found.digest, found.adapter, found.version) == (version.digest, "support-bot", 1)
     with tenant_scope(alice.tenant_id):
         assert Adapter.objects.get().active_version == version
@@ -86,14 +86,14 @@ def test_the_former_version_serves_until_the_new_one_is_confirmed(
     activate(alice, second)
     placement.reconcile()
     assert state_of(second) == "activating"
-    assert resolve(alice.tenant_id, "a").digest == first.digest
+    assert resolve(alice, "a").digest == first.digest
 
     del replicas[0].failing[second.digest]
     make_due()
     placement.reconcile()
     assert (state_of(first), state_of(second)) == ("ready", "active")
-    assert resolve(alice.tenant_id, "a").digest == second.digest
-    assert resolve(alice.tenant_id, "a@1").digest == first.digest
+    assert resolve(alice, "a").digest == second.digest
+    assert resolve(alice, "a@1").digest == first.digest
 
 
 def test_rolling_back_is_activating_the_older_one(
@@ -302,11 +302,11 @@ def test_equal_bytes_of_two_tenants_share_a_blob_but_no_rights(
     with tenant_scope(alice.tenant_id):
         delete_adapter(alice, Adapter.objects.get())
     placement.reconcile()
-    assert resolve(carol.tenant_id, "other").digest == second.digest
+    assert resolve(carol, "other").digest == second.digest
     assert storage.blob_dir(second.digest).is_dir()
     for name in ("mine", "mine@1"):
         with pytest.raises(ApiError):
-            resolve(carol.tenant_id, name)
+            resolve(carol, name)
 
 
 def test_a_suspended_tenants_adapters_leave_the_replicas(

@@ -65,15 +65,15 @@ def test_it_works(client: Client, alice: Principal, version: AdapterVersion) -> 
     response = put(client, PROFILE | {"max_tokens": 64, "top_k": None})
     assert response.status_code == 200, response.json()
     assert response.json() == client.get(URL).json() == NOTHING | PROFILE | {"max_tokens": 64}
-    resolved = resolve(alice.tenant_id, "support-bot")
+    resolved = resolve(alice, "support-bot")
     sampling = {"temperature": 0.2}
     stop = ("\n\n", "User:")
     assert resolved.profile == ServingProfile("Answer as a clerk.", None, stop, 64, sampling)
-    assert resolve(alice.tenant_id, "support-bot@1").profile == resolved.profile
+    assert resolve(alice, "support-bot@1").profile == resolved.profile
     assert resolved.digest == version.digest
     assert client.delete(URL).status_code == 204
     assert client.get(URL).json() == NOTHING
-    assert resolve(alice.tenant_id, "support-bot").profile is None
+    assert resolve(alice, "support-bot").profile is None
 
 
 def test_a_change_is_an_audit_row_and_an_event(
@@ -175,7 +175,7 @@ def test_a_chat_template_is_tried(
 ) -> None:
     body = {"chat_template": CHAT_TEMPLATE, "system_prompt": "Be brief."}
     assert put(client, body).status_code == 200
-    profile = resolve(alice.tenant_id, "support-bot").profile
+    profile = resolve(alice, "support-bot").profile
     assert profile and profile.chat_template == CHAT_TEMPLATE
 
 

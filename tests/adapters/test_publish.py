@@ -199,12 +199,12 @@ def test_our_own_fault_is_tried_again_and_then_failed(
 
 def test_pinned_versions_stay_for_two_generations(scope: Principal, published: Publish) -> None:
     versions = [active(published("a", seed=seed), scope) for seed in range(1, 5)]
-    assert resolve(scope.tenant_id, "a").version == 4
-    assert [resolve(scope.tenant_id, f"a@{n}").digest for n in (2, 3)] == [
+    assert resolve(scope, "a").version == 4
+    assert [resolve(scope, f"a@{n}").digest for n in (2, 3)] == [
         version.digest for version in versions[1:3]
     ]
     with pytest.raises(ApiError) as caught:
-        resolve(scope.tenant_id, "a@1")
+        resolve(scope, "a@1")
     assert caught.value.status == 404 and "Activate it" in caught.value.message
 
 
@@ -218,7 +218,7 @@ def test_a_model_name_is_exact_and_never_the_base(
 ) -> None:
     active(published("a"), scope)
     with pytest.raises(ApiError) as caught:
-        resolve(scope.tenant_id, model)
+        resolve(scope, model)
     assert (caught.value.status, caught.value.code) == (404, "model_not_found")
     assert caught.value.param == "model"
 
@@ -226,9 +226,9 @@ def test_a_model_name_is_exact_and_never_the_base(
 def test_the_base_and_active_adapters_are_listed(scope: Principal, published: Publish) -> None:
     published("unused", seed=2)
     active(published("a"), scope)
-    found = servable_models(scope.tenant_id)
+    found = servable_models(scope)
     assert [(one.id, one.owned_by) for one in found] == [("tiny-base", "grafthouse"), ("a", "acme")]
-    assert resolve(scope.tenant_id, "tiny-base").digest is None
+    assert resolve(scope, "tiny-base").digest is None
 
 
 @pytest.mark.case("C84")
@@ -240,9 +240,9 @@ def test_carol_finds_nothing_of_alices(
         active(version, alice)
     for model in ("a", "a@1", version.digest, str(version.id)):
         with pytest.raises(ApiError) as caught:
-            resolve(carol.tenant_id, model)
+            resolve(carol, model)
         assert caught.value.status == 404
-    assert len(servable_models(carol.tenant_id)) == 1
+    assert len(servable_models(carol)) == 1
     with tenant_scope(carol.tenant_id):
         for look in (lambda: access_adapter(carol, "a"), lambda: access_version(carol, "a", 1)):
             with pytest.raises(ApiError) as caught:

@@ -41,9 +41,9 @@ def versions(scope: Principal, replica: FakeReplica) -> list[AdapterVersion]:
     return made
 
 
-def refusal(tenant_id: int, model: str) -> str:
+def refusal(caller: Principal, model: str) -> str:
     with pytest.raises(ApiError) as caught:
-        resolve(tenant_id, model)
+        resolve(caller, model)
     assert (caught.value.status, caught.value.code) == (404, "model_not_found")
     return caught.value.message
 
@@ -65,15 +65,15 @@ def test_it_works(
     answer = client.post(f"{ROOT}versions/1/retire/")
     assert (answer.status_code, answer.json()["state"]) == (200, "retired")
     assert answer.json()["is_served"] is False
-    assert "was retired and is not served" in refusal(scope.tenant_id, "a@1")
+    assert "was retired and is not served" in refusal(scope, "a@1")
     unload_orphans()
     assert set(replica.adapters) == {second.digest}
     assert storage.sweep_blobs(-60) == 0 and storage.blob_dir(first.digest).is_dir()
     first.refresh_from_db()
     begin_activation(scope, first)
-    assert "activating" in refusal(scope.tenant_id, "a@1")
+    assert "activating" in refusal(scope, "a@1")
     placement.reconcile()
-    assert resolve(scope.tenant_id, "a").digest == first.digest
+    assert resolve(scope, "a").digest == first.digest
 
 
 def test_an_adapter_is_retired_with_all_its_versions(
@@ -85,10 +85,10 @@ def test_an_adapter_is_retired_with_all_its_versions(
     body = client.post(f"{ROOT}retire/").json()
     assert body["active_version"] is None and body["retired_at"] is not None
     for name in ("a", "prod"):
-        assert f"`{name}` was retired on" in refusal(scope.tenant_id, name)
+        assert f"`{name}` was retired on" in refusal(scope, name)
     for name in ("a@1", "a@2", "a@3", "fixed"):
-        assert "was retired and is not served" in refusal(scope.tenant_id, name)
-    assert [one.id for one in servable_models(scope.tenant_id)] == ["tiny-base"]
+        assert "was retired and is not served" in refusal(scope, name)
+    assert [one.id for one in servable_models(scope)] == ["tiny-base"]
     assert not Canary.objects.exists()
     actions = list(AuditEvent.objects.values_list("action", flat=True)[:5])
     assert actions == ["adapter.retired", *["version.retired"] * 3, "canary.stopped"]
@@ -98,8 +98,8 @@ def test_an_adapter_is_retired_with_all_its_versions(
     # Back again, under its old names.
     assert client.post(f"{ROOT}versions/2/activate/").status_code == 202
     placement.reconcile()
-    assert resolve(scope.tenant_id, "fixed").digest == versions[1].digest
-    assert (Adapter.objects.get().retired_at, resolve(scope.tenant_id, "prod").version) == (None, 2)
+    assert resolve(scope, "fixed").digest == versions[1].digest
+    assert (Adapter.objects.get().retired_at, resolve(scope, "prod").version) == (None, 2)
 
 
 def test_what_is_in_use_is_not_retired(

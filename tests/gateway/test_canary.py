@@ -8,6 +8,7 @@ from adapters.canary import confirm_canary, fail_canary, set_canary, stop_canary
 from adapters.models import Adapter, AdapterVersion, Canary, CanaryState, VersionState
 from adapters.share import pick
 from tenants.audit import system
+from tenants.auth import authenticate_key
 from tenants.keys import create_key
 from tenants.models import UsageRecord
 from tenants.scope import tenant_scope
@@ -56,7 +57,7 @@ def served(client: openai.OpenAI, user: str | None = None, model: str = "support
 
 
 def expected(customer: Customer, end_user: str) -> str | None:
-    return pick(resolve(customer.tenant.id, "support-bot"), end_user).digest
+    return pick(resolve(authenticate_key(customer.api_key), "support-bot"), end_user).digest
 
 
 def rows_of(customer: Customer) -> list[UsageRecord]:

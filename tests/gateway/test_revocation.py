@@ -227,3 +227,33 @@ def test_an_open_socket_on_the_other_process(pair: Pair, owner: Owner) -> None:
 def refused_at(web: Web, raw: str) -> bool:
     headers = {"authorization": f"Bearer {raw}"}
     return requests.get(f"{web.url}/v1/models", headers=headers, timeout=30).status_code == 401
+
+
+def listed_at(web: Web, raw: str) -> list[str]:
+    headers = {"authorization": f"Bearer {raw}"}
+    answer = requests.get(f"{web.url}/v1/models", headers=headers, timeout=30)
+    return [one["id"] for one in answer.json()["data"]]
+
+
+def test_what_a_key_may_use_changes_on_the_other_process(pair: Pair, owner: Owner) -> None:
+    raw = owner.make_key()
+    assert listed_at(pair.there, raw) == ["tiny-base"]
+    for names, listed in ((["bot"], []), ([], ["tiny-base"])):
+        owner.call("PATCH", f"{raw.split('-')[1]}/", allowed_models=names)
+        answered = time.monotonic()
+        wait_for("the change", lambda: listed_at(pair.there, raw) == listed)  # noqa: B023
+        assert time.monotonic() - answered < CACHE_TTL_S
+
+
+@pytest.mark.case("C117")
+def test_the_end_of_an_overlap_is_exact(pair: Pair, owner: Owner) -> None:
+    """Kept answers are held to it too: not a cache's lifetime later."""
+    raw = owner.make_key()
+    new = owner.call("POST", f"{raw.split('-')[1]}/rotate/", overlap_s=2).json()
+    with unscoped():
+        end = ApiKey.objects.get(public_id=raw.split("-")[1]).expires_at
+    assert end is not None
+    with polled(pair, raw) as poll:
+        wait_for("the refusal", lambda: seen_refused(poll))
+    assert poll.last(200) <= end.timestamp()
+    assert not refused_at(pair.there, new["secret"])

@@ -229,10 +229,12 @@ def test_what_lists_names_nothing_of_another_tenants(who: str, things: tuple[Nam
 @pytest.mark.case("C84")
 def test_a_model_name_is_looked_up_alike_whoever_has_it(things: tuple[Names, Names]) -> None:
     _, foreign = things
+    made = create_key(system(get_initech().id), "k", ["inference"])
+    caller = authenticate_key(made.raw)
 
     def look_up(model: str) -> tuple[list[str], str]:
         with CaptureQueriesContext(connection) as captured, pytest.raises(ApiError) as caught:
-            resolve(get_initech().id, model)
+            resolve(caller, model)
         asked = [LITERAL.sub("?", one["sql"]) for one in captured.captured_queries]
         return asked, caught.value.message.replace(model, "…")
 

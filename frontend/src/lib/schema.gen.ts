@@ -489,6 +489,28 @@ export interface paths {
         delete: operations["keys_destroy"];
         options?: never;
         head?: never;
+        /** @description Change what is named. It holds everywhere within a second. */
+        patch: operations["keys_update"];
+        trace?: never;
+    };
+    "/api/tenants/{tenant}/keys/{public_id}/rotate/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * @description Make a key with the same rights and limits; the old one expires after the overlap.
+         *
+         *     Limits are counted over both.
+         */
+        post: operations["keys_rotate"];
+        delete?: never;
+        options?: never;
+        head?: never;
         patch?: never;
         trace?: never;
     };
@@ -868,6 +890,19 @@ export interface components {
             readonly public_id: string;
             readonly name: string;
             readonly scopes: components["schemas"]["ScopesEnum"][];
+            /** @description Empty: all of the tenant's. */
+            readonly allowed_models: string[];
+            /**
+             * @description A key that was rotated is `replaced` until it expires.
+             *
+             *     * `active` - Active
+             *     * `replaced` - Replaced
+             *     * `expired` - Expired
+             *     * `revoked` - Revoked
+             */
+            readonly state: components["schemas"]["KeyStateEnum"];
+            /** @description The key that this one was rotated from. */
+            readonly replaces: string | null;
             /** Format: date-time */
             readonly created_at: string;
             /** Format: date-time */
@@ -894,6 +929,14 @@ export interface components {
              */
             monthly_budget: string | null;
         };
+        /**
+         * @description * `active` - Active
+         *     * `replaced` - Replaced
+         *     * `expired` - Expired
+         *     * `revoked` - Revoked
+         * @enum {string}
+         */
+        KeyStateEnum: "active" | "replaced" | "expired" | "revoked";
         Loss: {
             name: components["schemas"]["NameEnum"];
             digest: string | null;
@@ -923,6 +966,8 @@ export interface components {
             monthly_budget?: string | null;
             name: string;
             scopes: components["schemas"]["ScopesEnum"][];
+            /** @description What the key may ask for: adapters, with all their versions and aliases; single aliases; the base model. Empty or left out: everything. */
+            allowed_models?: string[];
             /** Format: date-time */
             expires_at?: string | null;
         };
@@ -994,6 +1039,19 @@ export interface components {
             readonly public_id: string;
             readonly name: string;
             readonly scopes: components["schemas"]["ScopesEnum"][];
+            /** @description Empty: all of the tenant's. */
+            readonly allowed_models: string[];
+            /**
+             * @description A key that was rotated is `replaced` until it expires.
+             *
+             *     * `active` - Active
+             *     * `replaced` - Replaced
+             *     * `expired` - Expired
+             *     * `revoked` - Revoked
+             */
+            readonly state: components["schemas"]["KeyStateEnum"];
+            /** @description The key that this one was rotated from. */
+            readonly replaces: string | null;
             /** Format: date-time */
             readonly created_at: string;
             /** Format: date-time */
@@ -1221,6 +1279,26 @@ export interface components {
          * @enum {string}
          */
         PartObjectEnum: "upload.part";
+        /** @description A limit that is null or left out is none of the key's own. */
+        PatchedMakeKeyRequest: {
+            requests_per_minute?: number | null;
+            tokens_per_minute?: number | null;
+            max_concurrency?: number | null;
+            /** Format: int64 */
+            tokens_per_day?: number | null;
+            /** Format: int64 */
+            tokens_per_month?: number | null;
+            /** Format: decimal */
+            daily_budget?: string | null;
+            /** Format: decimal */
+            monthly_budget?: string | null;
+            name?: string;
+            scopes?: components["schemas"]["ScopesEnum"][];
+            /** @description What the key may ask for: adapters, with all their versions and aliases; single aliases; the base model. Empty or left out: everything. */
+            allowed_models?: string[];
+            /** Format: date-time */
+            expires_at?: string | null;
+        };
         /**
          * @description * `read` - read
          *     * `keys` - keys
@@ -1363,6 +1441,13 @@ export interface components {
             golden: components["schemas"]["Golden"][];
             /** @description Not charged, and in no quota. */
             usage: components["schemas"]["EvaluationUsage"];
+        };
+        RotateKeyRequest: {
+            /**
+             * @description How long the old key goes on working.
+             * @default 86400
+             */
+            overlap_s: number;
         };
         /**
          * @description * `inference` - Inference
@@ -4023,6 +4108,142 @@ export interface operations {
                 };
             };
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    keys_update: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                public_id: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["PatchedMakeKeyRequest"];
+                "application/x-www-form-urlencoded": components["schemas"]["PatchedMakeKeyRequest"];
+                "multipart/form-data": components["schemas"]["PatchedMakeKeyRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Key"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    keys_rotate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                public_id: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["RotateKeyRequest"];
+                "application/x-www-form-urlencoded": components["schemas"]["RotateKeyRequest"];
+                "multipart/form-data": components["schemas"]["RotateKeyRequest"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewKey"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
