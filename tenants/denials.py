@@ -1,56 +1,80 @@
 """What a client is told when a limit refuses it.
 
-Status, headers, and a message that names the limit.
+Status, headers, and a message that names whose limit it is, how much, what is used, and when it
+has room again.
 """
 
 import math
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from tenants.auth import Principal
-from tenants.billing.periods import Period
+from tenants.billing.periods import MONTH_CHARS, Period
 from tenants.errors import ApiError
-from tenants.limits import Limits
 from tenants.money import PICO_DIGITS, plain
 
 RETRY_AFTER_STORE_S = 2
 NEVER = {"x-should-retry": "false"}
+# How the limits of a day or month are called.
+BUDGETS = {
+    "monthly_budget_nanos": "monthly budget",
+    "daily_budget_nanos": "daily budget",
+    "tokens_per_month": "limit of tokens per month",
+    "tokens_per_day": "limit of tokens per day",
+}
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What quota.lua answers to "reserve". status: "ok", "rebuild", or the limit that refuses.
+class Minute:
+    """What a scope took in the last 60 s, and when all of it is back."""
 
-    used and wait_ms belong to that limit; num_requests, num_tokens and reset_ms to the last minute.
-    """
-
-    status: str
-    used: int
-    wait_ms: int
-    generation: str
     num_requests: int
     num_tokens: int
     reset_ms: int
 
+
+@dataclass(frozen=True)
+class Reply:
+    """What counters/reserve.lua answers.
+
+    status: "ok", "uncounted" (name then says what), or how a limit refuses: "too_large", "spent",
+    "held", "full". scope 0 is the tenant, 1 the key; name, used and wait_ms belong to that limit.
+    """
+
+    status: str
+    scope: int
+    name: str
+    used: int
+    wait_ms: int
+    generation: str
+    minutes: tuple[Minute, ...]
+
     @classmethod
-    def parse(cls, raw: list[str]) -> "Reply":
-        _, status, used, wait_ms, generation, *window = raw
-        return cls(status, int(used), int(wait_ms), generation, *(int(number) for number in window))
+    def parse(cls, raw: list[Any]) -> "Reply":
+        _, status, scope, name, used, wait_ms, generation, *rest = raw
+        minutes = tuple(Minute(*rest[at : at + 3]) for at in range(0, len(rest), 3))
+        return cls(status, scope, name, used, wait_ms, generation, minutes)
 
 
-def rate_headers(limits: Limits, reply: Reply) -> dict[str, str]:
+def rate_headers(caller: Principal, reply: Reply) -> dict[str, str]:
     """x-ratelimit-*.
 
-    For each limit that is set, its size, what is left, and when all of it is back.
+    Of requests and of tokens in a minute, the limit with least left: its size, what is left, and
+    when all of it is back.
     """
     headers = {}
-    for name, limit, used, reset_ms in (
-        ("requests", limits.requests_per_minute, reply.num_requests, reply.reset_ms),
-        ("tokens", limits.tokens_per_minute, reply.num_tokens, reply.reset_ms),
-    ):
-        if limit is not None:
+    for name in ("requests", "tokens"):
+        rooms = []
+        for limits, minute in zip((caller.limits, caller.key_limits), reply.minutes, strict=False):
+            limit = getattr(limits, f"{name}_per_minute")
+            if limit is not None:
+                used = getattr(minute, f"num_{name}")
+                rooms.append((max(0, limit - used), limit, minute.reset_ms))
+        if rooms:
+            left, limit, reset_ms = min(rooms)
             headers[f"x-ratelimit-limit-{name}"] = str(limit)
-            headers[f"x-ratelimit-remaining-{name}"] = str(max(0, limit - used))
+            headers[f"x-ratelimit-remaining-{name}"] = str(left)
             headers[f"x-ratelimit-reset-{name}"] = duration(reset_ms)
     return headers
 
@@ -68,26 +92,24 @@ def retry_headers(wait_ms: int) -> dict[str, str]:
     return {"retry-after": str(math.ceil(wait_ms / 1000)), "retry-after-ms": str(wait_ms)}
 
 
-def denial(
-    caller: Principal, reply: Reply, num_tokens: int, cost_nanos: int, month: str
-) -> ApiError:
+def denial(caller: Principal, reply: Reply, num_tokens: int, cost_nanos: int, day: str) -> ApiError:
     """The 429 for a reply that is not "ok"."""
-    headers = rate_headers(caller.limits, reply)
-    who = f"Tenant '{caller.tenant_slug}'"
-    if reply.status == "budget":
-        message = f"{who}: {budget_message(caller.limits, reply, cost_nanos, month)}"
+    headers = rate_headers(caller, reply)
+    who = f"Key '{caller.key_name}'" if reply.scope else f"Tenant '{caller.tenant_slug}'"
+    limit = getattr(caller.key_limits if reply.scope else caller.limits, reply.name)
+    if reply.status == "spent":
+        message = f"{who}: {spent_message(reply, limit, num_tokens, cost_nanos, day)}"
         code = "insufficient_quota"
         return ApiError(code, 429, message, type=code, headers=headers | NEVER)
     if reply.status == "too_large":
-        limit = caller.limits.tokens_per_minute
         message = (
             f"{who}: the request may need {num_tokens} tokens, prompt and completion together, and "
             f"the limit is {limit} tokens per minute: it can never run. Shorten it or lower "
             "max_tokens."
         )
         return rate_limited("tokens", message, headers | NEVER)
-    kind = "tokens" if reply.status == "tokens" else "requests"
-    message = f"{who}: {rate_message(caller.limits, reply, num_tokens)}"
+    kind = "tokens" if reply.name.startswith("tokens") else "requests"
+    message = f"{who}: {full_message(reply, limit, num_tokens)}"
     return rate_limited(kind, message, headers | retry_headers(reply.wait_ms))
 
 
@@ -95,32 +117,38 @@ def rate_limited(kind: str, message: str, headers: dict[str, str]) -> ApiError:
     return ApiError("rate_limit_exceeded", 429, message, type=kind, headers=headers)
 
 
-def rate_message(limits: Limits, reply: Reply, num_tokens: int) -> str:
+def full_message(reply: Reply, limit: int, num_tokens: int) -> str:
     again = f"Try again in {duration(reply.wait_ms)}."
-    match reply.status:
-        case "requests":
-            limit, unit = limits.requests_per_minute, "requests per minute"
-            return f"limit {limit} {unit} reached, used {reply.used} in the last 60 s. {again}"
-        case "tokens":
-            limit, unit = limits.tokens_per_minute, "tokens per minute"
+    match reply.name:
+        case "requests_per_minute":
+            reached = f"limit {limit} requests per minute reached"
+            return f"{reached}, used {reply.used} in the last 60 s. {again}"
+        case "tokens_per_minute":
             wanted = f"used {reply.used} in the last 60 s, requested {num_tokens}"
-            return f"limit {limit} {unit} reached, {wanted}. {again}"
-        case "concurrency":
-            limit = limits.max_concurrency
+            return f"limit {limit} tokens per minute reached, {wanted}. {again}"
+        case "max_concurrency":
             return f"limit {limit} concurrent requests reached, {reply.used} are running. {again}"
         case _:
-            return f"the rest of this month's budget is held by requests that are running. {again}"
+            rest = f"the {BUDGETS[reply.name]} is {amount(reply.name, limit)}"
+            held = f"{amount(reply.name, reply.used)} are used or held by requests that are running"
+            return f"{rest}, {held}. {again}"
 
 
-def budget_message(limits: Limits, reply: Reply, cost_nanos: int, month: str) -> str:
-    budget, used = amount(limits.monthly_budget_nanos or 0), amount(reply.used)
-    reset = Period.of_month(month).end.strftime("%Y-%m-%dT%H:%M:%SZ")
-    spent = f"the monthly budget is {budget}, used {used}"
-    return f"{spent}, this request may cost {amount(cost_nanos)}. The budget is renewed at {reset}."
+def spent_message(reply: Reply, limit: int, num_tokens: int, cost_nanos: int, day: str) -> str:
+    is_money = reply.name.endswith("_nanos")
+    period = day if reply.name in ("daily_budget_nanos", "tokens_per_day") else day[:MONTH_CHARS]
+    reset = Period.named(period).end.strftime("%Y-%m-%dT%H:%M:%SZ")
+    wanted = f"cost {amount(reply.name, cost_nanos)}" if is_money else f"need {num_tokens}"
+    spent = f"the {BUDGETS[reply.name]} is {amount(reply.name, limit)}"
+    used = f"used {amount(reply.name, reply.used)}"
+    return f"{spent}, {used}, this request may {wanted}. It is renewed at {reset}."
 
 
-def amount(nanos: int) -> str:
-    return plain(Decimal(nanos).scaleb(3 - PICO_DIGITS))
+def amount(name: str, number: int) -> str:
+    """Of the limit of this name: tokens, or money."""
+    if name.endswith("_nanos"):
+        return plain(Decimal(number).scaleb(3 - PICO_DIGITS))
+    return str(number)
 
 
 def store_unavailable() -> ApiError:

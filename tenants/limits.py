@@ -60,6 +60,12 @@ class Limits:
     tokens_per_day: int | None = None
     tokens_per_month: int | None = None
 
+    @property
+    def has_budget(self) -> bool:
+        """Whether anything of a day or month is limited."""
+        money = (self.monthly_budget_nanos, self.daily_budget_nanos)
+        return (*money, self.tokens_per_day, self.tokens_per_month) != (None,) * 4
+
     def tightest(self, other: "Limits") -> "Limits":
         """Of each two the lower one."""
         pairs = zip(astuple(self), astuple(other), strict=True)

@@ -11,23 +11,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from django.db import transaction
-from django.db.models import Sum
 from django.utils import timezone
 
-from tenants.billing.periods import Period
 from tenants.events import publish
 from tenants.models import UsageRecord, UsageStatus
-from tenants.money import to_nanos
 from tenants.prices import FREE, PriceBook, book_of
-from tenants.scope import tenant_scope, unscoped
+from tenants.scope import unscoped
 from tenants.usage_rows import ORPHANED, insert_rows, settle_rows
 
 # A row whose process has not touched it for this long is an orphan. The gateway touches every 5 s.
 ORPHAN_AFTER = timedelta(seconds=60)
 USAGE_RECORDED = "usage.recorded"
-# Settlements in the counter store lag the ledger, or run ahead of it, by far less than this.
-MAX_LAG = timedelta(minutes=2)
 
 
 @dataclass(frozen=True)
@@ -73,17 +67,6 @@ class UsageEnd:
     def __post_init__(self) -> None:
         if self.status not in (UsageStatus.FINISHED, UsageStatus.CANCELLED, UsageStatus.FAILED):
             raise ValueError(f"expected finished, cancelled or failed, got {self.status!r}")
-
-
-@dataclass(frozen=True)
-class MonthLedger:
-    """spent_nanos.
-
-    Closed rows of the month. recent_ids: those of them that closed within MAX_LAG.
-    """
-
-    spent_nanos: int
-    recent_ids: tuple[str, ...]
 
 
 def open_usage(starts: Iterable[UsageStart]) -> None:
@@ -160,7 +143,7 @@ def settle_orphans(now: datetime | None = None) -> list[UsageRecord]:
     """Close as failed what nobody touches any more, with the tokens last reported."""
     dead_since = (now or timezone.now()) - ORPHAN_AFTER
     with unscoped():
-        rows = UsageRecord.objects.select_related("price").filter(
+        rows = UsageRecord.objects.select_related("price", "api_key").filter(
             status=UsageStatus.OPEN, heartbeat_at__lt=dead_since
         )
         return [row for row in rows.order_by("heartbeat_at")[:1000] if close_orphan(row)]
@@ -183,17 +166,3 @@ def counts_of(row: UsageRecord) -> TokenCounts | None:
     if row.prompt_tokens is None or row.cached_tokens is None or row.completion_tokens is None:
         return None
     return TokenCounts(row.prompt_tokens, row.cached_tokens, row.completion_tokens)
-
-
-def ledger_of_month(tenant_id: int, month: str) -> MonthLedger:
-    """What the counter store is rebuilt from. A request belongs to the month of its admission."""
-    period = Period.of_month(month)
-    with tenant_scope(tenant_id), transaction.atomic():
-        closed = UsageRecord.objects.filter(
-            started_at__gte=period.start, started_at__lt=period.end
-        ).exclude(status=UsageStatus.OPEN)
-        recent = closed.filter(ended_at__gte=timezone.now() - MAX_LAG)
-        # Ids first: a row that closes in between is then counted once more, never once less.
-        ids = tuple(recent.values_list("request_id", flat=True))
-        spent = closed.aggregate(spent=Sum("cost"))["spent"]
-    return MonthLedger(to_nanos(spent or Decimal(0)), ids)

@@ -1,12 +1,17 @@
 """Limits, held atomically in the counter store: reserve before, settle or release after.
 
+Two scopes hold at once, the tenant (its plan's limits and its own) and the key that asks (one with
+those it was rotated from), in one script call whatever the number of limits; what one of them
+refuses leaves nothing in the other.
+
 Bounds. In any 60 s (half-open, by the store's clock) at most requests_per_minute requests are
 admitted and at most tokens_per_minute tokens, counted at the admission of their request: reserved
 at their upper bound, at their real number once settled. At most max_concurrency requests run.
-spent + held never exceeds the month's budget. What is given back goes to the window and the month
-of admission. A hold of a dead process expires after HOLD_S; a live one's is refreshed here, in
-the background. Without the store nobody is admitted (503). A store that was emptied is refilled
-from the ledger.
+spent + held never exceeds what a day or month may take, in tokens and in money; what runs is held
+against the day and month that are now, and spent in those of its admission. What is given back
+goes to the window of admission. A hold of a dead process expires after HOLD_S; a live one's is
+refreshed here, in the background. Without the store nobody is admitted (503). A store that was
+emptied is refilled from the ledger.
 """
 
 import asyncio
@@ -16,36 +21,38 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import astuple, dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import redis.asyncio
 from django.conf import settings
-from django.db import DatabaseError, connection
+from django.db import DatabaseError
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from tenants.auth import Principal
-from tenants.billing.periods import month_of_ms
+from tenants.billing.periods import MONTH_CHARS, day_of
+from tenants.counters import VERBS, source, store_keys
 from tenants.denials import Reply, denial, rate_headers, store_unavailable
 from tenants.errors import ApiError
-from tenants.metering import MonthLedger, ledger_of_month
+from tenants.limits import NO_LIMITS, Limits
+from tenants.recount import PeriodLedger, read_ledger
 from tenants.script_calls import ScriptCalls
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-Ledger = Callable[[int, str], Awaitable[MonthLedger]]
+# Of a tenant, or of a family of its keys, in a day or month.
+Ledger = Callable[[int, int | None, str], Awaitable[PeriodLedger]]
 
 HOLD_S = 60.0
 # Longer than any request may run: what is held longer was forgotten, and is let go.
 MAX_HOLD_S = 3600.0
 TIMEOUT_S = 2.0
 MAX_CONNECTIONS = 16
-SCRIPT = (Path(__file__).parent / "quota.lua").read_text()
-KEY_NAMES = ("window", "tokens", "sums", "holds", "costs", "expired", "recent", "booked")
 
 
 @dataclass(frozen=True)
@@ -53,28 +60,14 @@ class Reservation:
     """What is held for one request. headers: x-ratelimit-* for its answer."""
 
     tenant_id: int
+    family_id: int | None
     request_id: str
-    month: str
+    day: str
     num_tokens: int
     cost_nanos: int
     has_budget: bool
     generation: str
     headers: dict[str, str] = field(default_factory=dict)
-
-
-async def read_ledger(tenant_id: int, month: str) -> MonthLedger:
-    """ledger_of_month in a thread, over a connection of its own.
-
-    It is rare, and leaves none behind.
-    """
-    return await asyncio.to_thread(read_and_close, tenant_id, month)
-
-
-def read_and_close(tenant_id: int, month: str) -> MonthLedger:
-    try:
-        return ledger_of_month(tenant_id, month)
-    finally:
-        connection.close()
 
 
 class Quota:
@@ -87,7 +80,7 @@ class Quota:
         hold_s: float = HOLD_S,
         url: str | None = None,
     ) -> None:
-        """clock_ms replaces the store's clock (and the month's)."""
+        """clock_ms replaces the store's clock (and the days')."""
         self._client = redis.asyncio.Redis.from_pool(
             redis.asyncio.BlockingConnectionPool.from_url(
                 url or settings.REDIS_URL,
@@ -100,7 +93,8 @@ class Quota:
                 decode_responses=True,
             )
         )
-        self._script = ScriptCalls(self._client, SCRIPT)
+        scripts = {verb: source(verb) for verb in VERBS}
+        self._scripts = ScriptCalls(self._client, scripts)
         self._ledger = ledger
         self._clock_ms = clock_ms
         self._hold_ms = int(hold_s * 1000)
@@ -144,12 +138,14 @@ class Quota:
         """
         await asyncio.shield(self._spawn(self._settle(reservation, 0, 0, is_refund=True)))
 
-    async def abandon(self, tenant_id: int, request_id: str, month: str, num_tokens: int) -> None:
+    async def abandon(
+        self, tenant_id: int, family_id: int | None, request_id: str, day: str, num_tokens: int
+    ) -> None:
         """Free the hold of a request whose process died after num_tokens tokens.
 
-        The ledger has its cost already: the month is counted from there again.
+        The ledger has its cost already: the day and month are counted from there again.
         """
-        held = Reservation(tenant_id, request_id, month, 0, 0, has_budget=True, generation="")
+        held = Reservation(tenant_id, family_id, request_id, day, 0, 0, True, generation="")
         await self._settle(held, num_tokens, None)
 
     async def close(self) -> None:
@@ -169,40 +165,46 @@ class Quota:
     async def _reserve(
         self, principal: Principal, request_id: str, num_tokens: int, cost_nanos: int
     ) -> Reservation:
-        limits, month = principal.limits, month_of_ms(self._clock_ms and self._clock_ms())
-        bounds = (
-            limits.requests_per_minute,
-            limits.tokens_per_minute,
-            limits.max_concurrency,
-            limits.monthly_budget_nanos,
-        )
-        args = [month, num_tokens, cost_nanos]
-        args += ["" if bound is None else bound for bound in bounds]
-        args += [self._hold_ms, secrets.token_hex(8)]
-        reply = Reply.parse(await self._run("reserve", principal.tenant_id, request_id, args))
-        if reply.status == "rebuild":
-            await self._rebuild(principal.tenant_id, month)
-            reply = Reply.parse(await self._run("reserve", principal.tenant_id, request_id, args))
+        tenant_id, family_id, day = principal.tenant_id, principal.family_id, self._today()
+        limits, key_limits = principal.limits, principal.key_limits
+        args = [num_tokens, cost_nanos, self._hold_ms, secrets.token_hex(8)]
+        args += [as_text(limits), as_text(key_limits)]
+        reply = Reply.parse(await self._run("reserve", tenant_id, family_id, request_id, day, args))
+        if reply.status == "uncounted":
+            await self._rebuild(tenant_id, family_id, day, reply.name)
+            raw = await self._run("reserve", tenant_id, family_id, request_id, day, args)
+            reply = Reply.parse(raw)
         if reply.status != "ok":
-            raise denial(principal, reply, num_tokens, cost_nanos, month)
+            raise denial(principal, reply, num_tokens, cost_nanos, day)
         return Reservation(
-            tenant_id=principal.tenant_id,
+            tenant_id=tenant_id,
+            family_id=family_id,
             request_id=request_id,
-            month=month,
+            day=day,
             num_tokens=num_tokens,
             cost_nanos=cost_nanos,
-            has_budget=limits.monthly_budget_nanos is not None,
+            has_budget=limits.has_budget or key_limits.has_budget,
             generation=reply.generation,
-            headers=rate_headers(limits, reply),
+            headers=rate_headers(principal, reply),
         )
 
-    async def _rebuild(self, tenant_id: int, month: str) -> None:
-        try:
-            ledger = await self._ledger(tenant_id, month)
-        except DatabaseError as error:
-            raise store_unavailable() from error
-        args = [month, ledger.spent_nanos, " ".join(ledger.recent_ids)]
-        await self._run("rebuild", tenant_id, "rebuild", args)
+    def _today(self) -> str:
+        if self._clock_ms is None:
+            return day_of(datetime.now(UTC))
+        return day_of(datetime.fromtimestamp(self._clock_ms() / 1000, UTC))
+
+    async def _rebuild(self, tenant_id: int, family_id: int | None, day: str, names: str) -> None:
+        """names: "<0 for the tenant, 1 for its key>:<period>" between spaces."""
+        for name in names.split():
+            scope, _, period = name.partition(":")
+            whose = family_id if scope == "1" else None
+            try:
+                ledger = await self._ledger(tenant_id, whose, period)
+            except DatabaseError as error:
+                raise store_unavailable() from error
+            ids = " ".join(ledger.recent_ids)
+            args = [period, ledger.num_tokens, ledger.spent_nanos, ids]
+            await self._run("rebuild", tenant_id, whose, "rebuild", day, args)
 
     async def _settle(
         self,
@@ -213,10 +215,11 @@ class Quota:
     ) -> None:
         self._open.pop(held.request_id, None)
         cost = "" if cost_nanos is None else cost_nanos
-        flags = [int(held.has_budget), int(is_refund)]
-        args = [held.generation, held.month, num_tokens, cost, *flags]
+        args = [held.generation, num_tokens, cost, int(held.has_budget), int(is_refund)]
         try:
-            await self._run("settle", held.tenant_id, held.request_id, args)
+            await self._run(
+                "settle", held.tenant_id, held.family_id, held.request_id, held.day, args
+            )
         except ApiError as error:
             log.warning("%s is settled later: %s", held.request_id, error)
             self._unsettled[held.request_id] = (held, num_tokens)
@@ -225,11 +228,15 @@ class Quota:
         with suppress(ApiError):
             await self.release(await work)
 
-    async def _run(self, verb: str, tenant_id: int, name: str, args: list[Any]) -> list[str]:
-        keys = [f"quota:{{{tenant_id}}}:{key}" for key in KEY_NAMES]
+    async def _run(
+        self, verb: str, tenant_id: int, family_id: int | None, name: str, day: str, args: list[Any]
+    ) -> list[Any]:
         now = "" if self._clock_ms is None else self._clock_ms()
+        key = "" if family_id is None else family_id
+        head = [name, now, key, day, day[:MONTH_CHARS]]
         try:
-            reply: list[str] = await self._script.call(keys, [verb, name, now, *args])
+            keys = store_keys(tenant_id, family_id)
+            reply: list[Any] = await self._scripts.call(verb, keys, [*head, *args])
         except (RedisError, OSError) as error:
             log.warning("%s: the counter store does not answer: %s", verb, error)
             raise store_unavailable() from error
@@ -261,10 +268,18 @@ class Quota:
             else:
                 ids_by_tenant[held.tenant_id].append(request_id)
         for tenant_id, ids in ids_by_tenant.items():
-            await self._run("refresh", tenant_id, "refresh", [self._hold_ms, " ".join(ids)])
+            args = [self._hold_ms, " ".join(ids)]
+            await self._run("refresh", tenant_id, None, "refresh", "", args)
 
     async def _settle_late(self) -> None:
         for request_id, (held, num_tokens) in list(self._unsettled.items()):
             del self._unsettled[request_id]
             # By now the ledger has this request: it is counted from there.
             await self._settle(held, num_tokens, None)
+
+
+@lru_cache(maxsize=4096)
+def as_text(limits: Limits) -> str:
+    if limits == NO_LIMITS:
+        return ""
+    return ",".join("" if limit is None else str(limit) for limit in astuple(limits))

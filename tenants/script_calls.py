@@ -1,7 +1,7 @@
-"""A Lua script of the counter store, called by many at once over few round trips."""
+"""Lua scripts of the counter store, called by many at once over few round trips."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ MAX_CALLS = 256
 
 @dataclass(frozen=True)
 class Call:
+    script: str
     keys: Sequence[str]
     args: Sequence[Any]
     reply: "asyncio.Future[Any]"
@@ -25,16 +26,20 @@ class ScriptCalls:
     A call whose caller left goes on, and its reply is dropped. One an event loop.
     """
 
-    def __init__(self, client: "redis.asyncio.Redis", script: str) -> None:
+    def __init__(self, client: "redis.asyncio.Redis", scripts: Mapping[str, str]) -> None:
+        """scripts: by name."""
         self._client = client
-        self._script = client.register_script(script)
+        self._scripts = {name: client.register_script(text) for name, text in scripts.items()}
         self._waiting: list[Call] = []
         self._travelling: asyncio.Task[None] | None = None
 
-    async def call(self, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """The script's reply. Raises RedisError or OSError, the store's or the way's to it."""
+    async def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """The reply of the script of this name.
+
+        Raises RedisError or OSError, the store's or the way's to it.
+        """
         reply = asyncio.get_running_loop().create_future()
-        self._waiting.append(Call(keys, args, reply))
+        self._waiting.append(Call(script, keys, args, reply))
         if self._travelling is None:
             self._travelling = asyncio.create_task(self._travel())
         return await reply
@@ -55,7 +60,8 @@ class ScriptCalls:
         missing = [n for n, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if missing:
             # The store was restarted. Nothing of these calls has run.
-            await self._client.script_load(self._script.script)
+            for name in {calls[number].script for number in missing}:
+                await self._client.script_load(self._scripts[name].script)
             again = await self._send([calls[number] for number in missing])
             for number, reply in zip(missing, again, strict=True):
                 replies[number] = reply
@@ -64,7 +70,8 @@ class ScriptCalls:
     async def _send(self, calls: Sequence[Call]) -> list[Any]:
         async with self._client.pipeline(transaction=False) as pipeline:
             for call in calls:
-                pipeline.evalsha(self._script.sha, len(call.keys), *call.keys, *call.args)
+                sha = self._scripts[call.script].sha
+                pipeline.evalsha(sha, len(call.keys), *call.keys, *call.args)
             return await pipeline.execute(raise_on_error=False)
 
 

@@ -3,7 +3,7 @@
 from asgiref.sync import async_to_sync
 from celery import shared_task
 
-from tenants.billing.periods import month_of
+from tenants.billing.periods import day_of
 from tenants.metering import settle_orphans as close_orphans
 from tenants.models import UsageRecord
 from tenants.quota import Quota
@@ -23,7 +23,9 @@ async def free_holds(rows: list[UsageRecord]) -> None:
     try:
         for row in rows:
             num_tokens = (row.prompt_tokens or 0) + (row.completion_tokens or 0)
-            month = month_of(row.started_at)
-            await quota.abandon(row.tenant_id, row.request_id, month, num_tokens)
+            day = day_of(row.started_at)
+            key = row.api_key
+            family_id = None if key is None else key.family_id or key.id
+            await quota.abandon(row.tenant_id, family_id, row.request_id, day, num_tokens)
     finally:
         await quota.close()

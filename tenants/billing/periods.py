@@ -5,7 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 from tenants.errors import ApiError
 
-MONTH_FORMAT = "%Y-%m"
+MONTH_FORMAT, DAY_FORMAT = "%Y-%m", "%Y-%m-%d"
+# A day's name begins with its month's.
+MONTH_CHARS = len("2026-02")
 
 
 @dataclass(frozen=True)
@@ -19,16 +21,21 @@ class Period:
         start = datetime.strptime(month, MONTH_FORMAT).replace(tzinfo=UTC)
         return cls(start, (start + timedelta(days=32)).replace(day=1))
 
+    @classmethod
+    def named(cls, name: str) -> "Period":
+        """A month, "2026-02", or a day of one, "2026-02-28"."""
+        if len(name) == MONTH_CHARS:
+            return cls.of_month(name)
+        start = datetime.strptime(name, DAY_FORMAT).replace(tzinfo=UTC)
+        return cls(start, start + timedelta(days=1))
+
 
 def month_of(at: datetime) -> str:
     return at.astimezone(UTC).strftime(MONTH_FORMAT)
 
 
-def month_of_ms(now_ms: int | None) -> str:
-    """Of a Unix time in milliseconds; of now for None."""
-    return month_of(
-        datetime.now(UTC) if now_ms is None else datetime.fromtimestamp(now_ms / 1000, UTC)
-    )
+def day_of(at: datetime) -> str:
+    return at.astimezone(UTC).strftime(DAY_FORMAT)
 
 
 def parse_period(first: str | None, last: str | None, now: datetime) -> Period:

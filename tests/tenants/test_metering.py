@@ -13,7 +13,6 @@ from tenants.metering import (
     TokenCounts,
     UsageEnd,
     UsageStart,
-    ledger_of_month,
     open_usage,
     settle_orphans,
     settle_usage,
@@ -268,18 +267,3 @@ def test_sums_are_of_one_tenant() -> None:
     opened("r2", started_at=FEBRUARY, tenant_id=get_initech().id)
     with tenant_scope(get_initech().id):
         assert totals(Period.of_month("2028-02"))["num_requests"] == 1
-
-
-def test_the_counters_are_rebuilt_from_closed_rows() -> None:
-    price = make_price("1", "1", "1")
-    for name in ("a", "b", "open"):
-        one = opened(name, price, started_at=FEBRUARY)
-        if name != "open":
-            settled(one, "finished", 1000, 0, 500)
-    with unscoped():
-        UsageRecord.objects.filter(request_id="a").update(
-            ended_at=timezone.now() - timedelta(hours=1)
-        )
-    ledger = ledger_of_month(get_acme().id, "2028-02")
-    assert (ledger.spent_nanos, ledger.recent_ids) == (3_000_000, ("b",))
-    assert ledger_of_month(get_acme().id, "2028-03").spent_nanos == 0

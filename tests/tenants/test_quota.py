@@ -10,9 +10,9 @@ import pytest_asyncio
 
 from tenants.auth import Principal
 from tenants.errors import ApiError
-from tenants.limits import Limits
-from tenants.metering import MonthLedger
+from tenants.limits import NO_LIMITS, Limits
 from tenants.quota import Quota, Reservation
+from tenants.recount import PeriodLedger
 
 START_MS = 1_800_000_000_000
 MINUTE_MS = 60_000
@@ -21,13 +21,21 @@ MINUTE_MS = 60_000
 tenant_ids = count(secrets.randbelow(2**40))
 
 
-def caller(tenant_id: int | None = None, **limits: int) -> Principal:
+def caller(
+    tenant_id: int | None = None,
+    key_id: int | None = 1,
+    key_limits: Limits = NO_LIMITS,
+    **limits: int,
+) -> Principal:
     return Principal(
         tenant_id=next(tenant_ids) if tenant_id is None else tenant_id,
         tenant_slug="acme",
         role="key",
         limits=Limits(**limits),
-        key_id=1,
+        key_id=key_id,
+        family_id=key_id,
+        key_limits=key_limits,
+        key_name=f"k{key_id} (gh-{key_id})",
         user_id=None,
         scopes=frozenset(),
         cache_salt="",
@@ -47,12 +55,13 @@ class Books:
 
     def __init__(self) -> None:
         self.spent_nanos = 0
+        self.num_tokens = 0
         self.recent_ids: list[str] = []
-        self.num_reads = 0
+        self.reads: list[tuple[int | None, str]] = []
 
-    async def __call__(self, tenant_id: int, month: str) -> MonthLedger:
-        self.num_reads += 1
-        return MonthLedger(self.spent_nanos, tuple(self.recent_ids))
+    async def __call__(self, tenant_id: int, family_id: int | None, period: str) -> PeriodLedger:
+        self.reads.append((family_id, period))
+        return PeriodLedger(self.num_tokens, self.spent_nanos, tuple(self.recent_ids))
 
 
 @pytest.fixture
@@ -274,7 +283,8 @@ async def test_monthly_budget(quota: Quota, clock: Clock) -> None:
     )
     assert error.headers["x-should-retry"] == "false"
     assert "retry-after" not in error.headers
-    assert "budget is 2.5, used 1.75, this request may cost 1" in error.message
+    assert "Tenant 'acme': the monthly budget is 2.5, used 1.75" in error.message
+    assert "this request may cost 1" in error.message
     assert "2027-02-01T00:00:00Z" in error.message
     clock.now_ms += 31 * 24 * 60 * MINUTE_MS
     await quota.reserve(who, "b", 1, 1_000_000_000)
@@ -356,7 +366,7 @@ async def test_a_budget_given_in_mid_month_counts_from_the_ledger(
     who = caller(free.tenant_id, monthly_budget_nanos=1000)
     await refused(quota, who, "b", cost=101)
     await quota.reserve(who, "b", 1, 100)
-    assert books.num_reads == 1
+    assert books.reads == [(None, "2027-01")]
 
 
 @pytest.mark.parametrize(
@@ -373,6 +383,6 @@ async def test_what_the_ledger_has_is_counted_once(quota: Quota, books: Books) -
     who = caller(monthly_budget_nanos=1000)
     await quota.settle(await quota.reserve(who, "a", 1, 400), 1, 400)
     books.spent_nanos, books.recent_ids = 400, ["a"]
-    await quota._client.hdel(f"quota:{{{who.tenant_id}}}:sums", "spent:2027-01")
+    await quota._client.hdel(f"quota:{{{who.tenant_id}}}:sums", "2027-01:tokens", "2027-01:nanos")
     await refused(quota, who, "b", cost=601)
     await quota.reserve(who, "b", 1, 600)

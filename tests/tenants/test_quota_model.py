@@ -139,7 +139,7 @@ class QuotaMachine(RuleBasedStateMachine):
         self.books.spent_nanos = self.spent
         self.books.recent_ids = [held.request_id for held in self.settled]
         key = f"quota:{{{self.who.tenant_id}}}:sums"
-        self.run(self.quotas[0]._client.hdel(key, "spent:2027-01"))
+        self.run(self.quotas[0]._client.hdel(key, "2027-01:tokens", "2027-01:nanos"))
 
     @invariant()
     def never_over_a_limit(self) -> None:

@@ -5,7 +5,6 @@ Callers are cancelled. Real processes and sockets.
 
 import asyncio
 import random
-import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlparse
@@ -14,7 +13,6 @@ import pytest
 
 from tenants.auth import Principal
 from tenants.errors import ApiError
-from tenants.limits import Limits
 from tenants.quota import Quota, Reservation
 from tests.services import free_port, start_valkey
 from tests.tenants.test_quota import Books, caller, refused
@@ -168,16 +166,7 @@ async def test_nothing_is_held_at_rest(store_url: str) -> None:
     At rest nothing is held and the books agree.
     """
     books = Books()
-    who = Principal(
-        secrets.randbelow(2**40),
-        "acme",
-        "key",
-        Limits(None, None, 8, 10**6),
-        1,
-        None,
-        frozenset(),
-        "",
-    )
+    who = caller(max_concurrency=8, monthly_budget_nanos=10**6)
     quota = Quota(ledger=books, url=store_url)
     spent = 0
 
@@ -201,10 +190,11 @@ async def test_nothing_is_held_at_rest(store_url: str) -> None:
         await asyncio.gather(*(ask(number) for number in range(start, start + 25)))
     await quota.close()
     check = Quota(url=store_url)
-    raw = await check._client.hgetall(f"quota:{{{who.tenant_id}}}:sums")
-    sums = {str(name): value for name, value in raw.items()}
+    sums = await check._client.hgetall(f"quota:{{{who.tenant_id}}}:sums")
+    keys = await check._client.hgetall(f"quota:{{{who.tenant_id}}}:sums:1")
     await check.close()
     assert await num_held(store_url, [who]) == 0
-    assert {name for name in sums if name.startswith("reserved:")} == set()
-    assert [int(value) for name, value in sums.items() if name.startswith("spent:")] == [spent]
+    for left in (sums, keys):
+        assert [left[name] for name in ("running", "held_tokens", "held_nanos")] == ["0"] * 3
+    assert [int(value) for name, value in sums.items() if name.endswith(":nanos")] == [spent]
     assert spent > 0

@@ -31,17 +31,17 @@ async def num_reads(client: "redis.asyncio.Redis") -> int:
 
 
 async def test_it_works(client: "redis.asyncio.Redis") -> None:
-    calls = ScriptCalls(client, ADD)
-    await calls.call(KEYS, [0])
+    calls = ScriptCalls(client, {"add": ADD})
+    await calls.call("add", KEYS, [0])
     before = await num_reads(client)
-    replies = await asyncio.gather(*(calls.call(KEYS, [1]) for _ in range(200)))
+    replies = await asyncio.gather(*(calls.call("add", KEYS, [1]) for _ in range(200)))
     assert replies == list(range(1, 201))
     assert await num_reads(client) - before < 20
 
 
 async def test_a_bad_call_takes_no_neighbour_along(client: "redis.asyncio.Redis") -> None:
-    calls = ScriptCalls(client, ADD)
-    made = [calls.call(KEYS, [amount]) for amount in (1, "bad", 2)]
+    calls = ScriptCalls(client, {"add": ADD})
+    made = [calls.call("add", KEYS, [amount]) for amount in (1, "bad", 2)]
     replies = await asyncio.gather(*made, return_exceptions=True)
     assert replies[0] == 1
     assert isinstance(replies[1], ResponseError)
@@ -51,28 +51,28 @@ async def test_a_bad_call_takes_no_neighbour_along(client: "redis.asyncio.Redis"
 async def test_a_store_that_forgot_the_script_is_told_it_again(
     client: "redis.asyncio.Redis",
 ) -> None:
-    calls = ScriptCalls(client, ADD)
+    calls = ScriptCalls(client, {"add": ADD})
     for _ in range(2):
         await client.script_flush()
-        assert len(await asyncio.gather(*(calls.call(KEYS, [1]) for _ in range(5)))) == 5
+        assert len(await asyncio.gather(*(calls.call("add", KEYS, [1]) for _ in range(5)))) == 5
     assert int(await client.get(KEYS[0])) == 10
 
 
 async def test_a_caller_that_left_leaves_nobody_elses_reply(client: "redis.asyncio.Redis") -> None:
-    calls = ScriptCalls(client, ADD)
-    left = asyncio.create_task(calls.call(KEYS, [100]))
+    calls = ScriptCalls(client, {"add": ADD})
+    left = asyncio.create_task(calls.call("add", KEYS, [100]))
     await asyncio.sleep(0)
-    stayed = asyncio.create_task(calls.call(KEYS, [1]))
+    stayed = asyncio.create_task(calls.call("add", KEYS, [1]))
     await asyncio.sleep(0)
     left.cancel()
     assert await stayed == 101
-    assert await calls.call(KEYS, [1]) == 102
+    assert await calls.call("add", KEYS, [1]) == 102
 
 
 async def test_without_the_store_every_caller_is_told() -> None:
     async with redis.asyncio.Redis.from_url("redis://127.0.0.1:1") as nowhere:
-        calls = ScriptCalls(nowhere, ADD)
+        calls = ScriptCalls(nowhere, {"add": ADD})
         for _ in range(2):
-            made = [calls.call(KEYS, [1]) for _ in range(3)]
+            made = [calls.call("add", KEYS, [1]) for _ in range(3)]
             replies = await asyncio.gather(*made, return_exceptions=True)
             assert all(isinstance(reply, RedisError | OSError) for reply in replies)
