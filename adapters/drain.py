@@ -1,7 +1,8 @@
 """An operator's word that a replica takes nothing new: it ends what it runs, then may be stopped.
 
 Placement puts what it holds on others and leaves it there until they have it; every web process
-reads the word within a second. It stands until it is taken back or the replica leaves REPLICA_URLS.
+reads the word within a second, and sends it only requests of what no other has yet. It stands until
+it is taken back or the replica leaves REPLICA_URLS.
 """
 
 import logging
@@ -11,7 +12,8 @@ from django.utils import timezone
 
 from adapters import tasks
 from adapters.fleet import announce
-from adapters.models import FleetEvent, Replica
+from adapters.models import FleetEvent, Placement, PlacementState, Replica
+from adapters.placement import needed_digests
 
 log = logging.getLogger(__name__)
 
@@ -36,3 +38,14 @@ def set_draining(replica_id: int, is_draining: bool, by: str) -> Replica:
 def draining_urls() -> frozenset[str]:
     rows = Replica.objects.filter(draining_since__isnull=False)
     return frozenset(rows.values_list("url", flat=True))
+
+
+def num_only_here(held: frozenset[str]) -> int:
+    """Of what a draining replica holds, the needed versions that none which stays has confirmed; 0
+    where none stays.
+    """
+    staying = Replica.objects.filter(healthy=True, draining_since__isnull=True)
+    if not staying.exists():
+        return 0
+    loaded = Placement.objects.filter(replica__in=staying, state=PlacementState.LOADED)
+    return len((needed_digests() & held) - set(loaded.values_list("digest", flat=True)))

@@ -44,8 +44,9 @@ def takes_work(breaker: Breaker, now_s: float) -> bool:
     return found is State.CLOSED or (found is State.HALF_OPEN and not breaker.is_tried)
 
 
-def sent(breaker: Breaker, now_s: float) -> Breaker:
-    return replace(breaker, is_tried=state(breaker, now_s) is State.HALF_OPEN or breaker.is_tried)
+def sent(breaker: Breaker) -> Breaker:
+    """A request goes there, to try it if it is open."""
+    return replace(breaker, is_tried=breaker.is_open)
 
 
 def failed(breaker: Breaker, now_s: float, jitter: float) -> Breaker:
@@ -56,9 +57,18 @@ def failed(breaker: Breaker, now_s: float, jitter: float) -> Breaker:
     num_failures = breaker.num_failures + 1
     if num_failures < NUM_FAILURES and not breaker.is_open:
         return replace(breaker, num_failures=num_failures)
+    return tripped(replace(breaker, num_failures=num_failures), now_s, jitter)
+
+
+def tripped(breaker: Breaker, now_s: float, jitter: float) -> Breaker:
+    """Open, whatever came before."""
     longest_s = min(MAX_OPEN_S, MIN_OPEN_S * 2.0**breaker.num_openings)
-    retry_at_s = now_s + longest_s * (1 + jitter) / 2
-    return Breaker(num_failures, breaker.num_openings + 1, is_open=True, retry_at_s=retry_at_s)
+    return Breaker(
+        breaker.num_failures,
+        breaker.num_openings + 1,
+        is_open=True,
+        retry_at_s=now_s + longest_s * (1 + jitter) / 2,
+    )
 
 
 def answered(breaker: Breaker) -> Breaker:

@@ -113,9 +113,12 @@ class Generation:
         """Wait for a replica that can serve this digest; ApiError 503 when none can."""
         deadline = time.monotonic() + MAX_RESIDENCY_WAIT_S
         while not (urls := self._order()):
-            if time.monotonic() > deadline or not self._runtime.replicas.is_any_taking():
+            if time.monotonic() > deadline:
                 raise self._unavailable()
+            # Also when none takes work: one that lost a stream a moment ago may live.
             await self._runtime.replicas.refresh()
+            if not self._runtime.replicas.is_any_taking():
+                raise self._unavailable()
         self._replica = urls[0]
 
     def _residents(self) -> list[str]:
@@ -159,7 +162,7 @@ class Generation:
         A replica lost before the first of them is replaced unseen; later it is an error.
         """
         tried: list[str] = []
-        is_busy = False
+        is_busy, mismatch = False, None
         while (url := self._next(tried)) is not None:
             tried.append(url)
             try:
@@ -176,13 +179,17 @@ class Generation:
             except DigestMismatch as error:
                 metrics.MISMATCHES.inc()
                 log.error("%s: %s: %s", self.admission.request_id, url, error)
-                raise internal_error() from error
+                if self._is_committed:
+                    raise internal_error() from error
+                mismatch = error
             except ApiError as error:
                 if not self._may_shorten(error):
                     raise as_sent(error, self.admission.ask) from error
                 tried.pop()
                 continue
             metrics.RETRIES.inc()
+        if mismatch is not None:
+            raise internal_error() from mismatch
         raise self._unavailable(is_busy)
 
     def _lost(self, error: Exception) -> None:

@@ -1,8 +1,8 @@
 """What each configured replica last said of itself: polled every second, read by the router.
 
 A replica is down after MAX_FAILURES polls in a row, or at once when it loses a request; up again
-with its next good answer, and takes work again when its breaker lets it. Each web process keeps its
-own table: nothing here is shared or stored.
+with its next good answer, and takes work again when its breaker lets it, or when no other replica
+does. Each web process keeps its own table: nothing here is shared or stored.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from adapters.residency import Residency, read_residency
 from gateway import breaker, metrics
 from gateway.breaker import Breaker
 from gateway.database import in_thread
-from gateway.openai.relay import BrokenStream
+from gateway.openai.relay import BrokenStream, DigestMismatch
 from gateway.router import Snapshot, Wish, current_load, rank, takers
 from gateway.spreads import Spreads
 from gateway.upstream import ReplicaLost
@@ -45,6 +45,7 @@ class Replica:
     """The table's row.
 
     num_sent counts this process's open streams; num_sent_at_poll, those when it last reported.
+    doubts: a breaker for each digest (None: the base) in whose place it used another.
     """
 
     url: str
@@ -57,17 +58,27 @@ class Replica:
     state: dict[str, Any] = field(default_factory=dict)
     residency: Residency = NOTHING
     breaker: Breaker = field(default_factory=Breaker)
+    doubts: dict[str | None, Breaker] = field(default_factory=dict)
 
-    def snapshot(self, now_s: float) -> Snapshot:
+    def snapshot(self, now_s: float, is_last: bool = False) -> Snapshot:
+        """is_last: no replica takes work, so that an open breaker spares nobody anything."""
+        takes_work = breaker.takes_work(self.breaker, now_s)
+        if is_last:
+            takes_work = not self.breaker.is_tried
         return Snapshot(
             url=self.url,
-            is_ready=self.is_ready and breaker.takes_work(self.breaker, now_s),
+            is_ready=self.is_ready and takes_work,
             digests=self.residency.digests,
             load=current_load(self.residency.load, self.num_sent, self.num_sent_at_poll),
             max_model_len=max_model_len(self.state),
             on_device=self.residency.on_device,
             num_requests=self.residency.num_requests,
             is_draining=self.is_draining,
+            doubted=frozenset(
+                digest
+                for digest, doubt in self.doubts.items()
+                if not breaker.takes_work(doubt, now_s)
+            ),
         )
 
 
@@ -82,7 +93,10 @@ class ReplicaTable:
 
     def snapshots(self) -> list[Snapshot]:
         now_s = time.monotonic()
-        return [replica.snapshot(now_s) for replica in self._replicas.values()]
+        fleet = [replica.snapshot(now_s) for replica in self._replicas.values()]
+        if takers(fleet):
+            return fleet
+        return [replica.snapshot(now_s, is_last=True) for replica in self._replicas.values()]
 
     def order(self, digest: str | None, prefix: str) -> list[str]:
         """The replicas that may serve this request, best first."""
@@ -166,6 +180,9 @@ class ReplicaTable:
                 log.info("replica %s is ready", replica.url)
             replica.is_ready, replica.num_failures = True, 0
             replica.state, replica.residency = state, residency
+            # What it loads again is not what it held.
+            kept = {None, *residency.digests}
+            replica.doubts = {one: doubt for one, doubt in replica.doubts.items() if one in kept}
             replica.num_sent_at_poll = num_sent
         observe(replica)
 
@@ -190,18 +207,26 @@ class ReplicaTable:
         replica = self._replicas[url]
         replica.num_sent += 1
         self._spreads.opened(digest)
-        replica.breaker = breaker.sent(replica.breaker, time.monotonic())
+        replica.breaker = breaker.sent(replica.breaker)
+        if digest in replica.doubts:
+            replica.doubts[digest] = breaker.sent(replica.doubts[digest])
         try:
             yield
         except (ReplicaLost, BrokenStream) as error:
             lost(replica, "malformed" if isinstance(error, BrokenStream) else error.kind)
+            raise
+        except DigestMismatch:
+            doubt(replica, digest)
             raise
         except BaseException:
             replica.breaker = breaker.left(replica.breaker)
             raise
         else:
             replica.breaker = Breaker()
+            replica.doubts.pop(digest, None)
         finally:
+            if digest in replica.doubts:
+                replica.doubts[digest] = breaker.left(replica.doubts[digest])
             replica.num_sent -= 1
             self._spreads.closed(digest)
             observe(replica)
@@ -223,6 +248,19 @@ def lost(replica: Replica, kind: str) -> None:
         log.warning("replica %s loses its requests: its breaker opens", replica.url)
     if kind != "malformed":
         replica.is_ready, replica.num_failures = False, max(replica.num_failures, MAX_FAILURES)
+
+
+def doubt(replica: Replica, digest: str | None) -> None:
+    """It used another version in this one's place: once is enough to ask it for this one no more,
+    for longer if it does so again. What else it holds is not in doubt.
+    """
+    replica.breaker = breaker.left(replica.breaker)
+    before = replica.doubts.get(digest, Breaker())
+    if before.is_open and not before.is_tried:
+        # Of those that were under way when it was first doubted: no news.
+        return
+    replica.doubts[digest] = breaker.tripped(before, time.monotonic(), random.random())
+    log.error("replica %s is not asked for %s for a while", replica.url, digest or "the base")
 
 
 def observe(replica: Replica) -> None:

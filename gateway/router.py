@@ -22,7 +22,8 @@ class Snapshot:
 
     digests: what it holds in any tier; on_device: what of it needs no copy first. load: requests
     running, waiting, and sent since it last reported; num_requests: of those it reported, by
-    digest. is_draining: takes no new work.
+    digest. is_draining: takes no new work. doubted: of what it answered, lately, with another
+    version than was asked for; None is the base.
     """
 
     url: str
@@ -33,6 +34,7 @@ class Snapshot:
     on_device: frozenset[str] = frozenset()
     num_requests: Mapping[str, int] = field(default_factory=dict)
     is_draining: bool = False
+    doubted: frozenset[str | None] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,9 @@ def rank(wish: Wish, fleet: Sequence[Snapshot]) -> list[Snapshot]:
     """All replicas that may serve, best first: those that hold the digest, or any for the base."""
     open_to_work = takers(fleet)
     if wish.digest is None:
-        return _by_load(wish.prefix, open_to_work)
+        return _by_load(wish.prefix, [one for one in open_to_work if None not in one.doubted])
     mean = mean_load(open_to_work)
-    holders = {one.url: one for one in open_to_work if wish.digest in one.digests}
+    holders = _holders(wish.digest, open_to_work) or _leaving(wish.digest, fleet)
     order = [holders[url] for url in ranked_for(wish.digest, frozenset(holders))]
     homes, others = order[: wish.num_replicas], order[wish.num_replicas :]
     if len(homes) > 1:
@@ -81,6 +83,20 @@ def rank(wish: Wish, fleet: Sequence[Snapshot]) -> list[Snapshot]:
     bound = max(MIN_BOUND, LOAD_FACTOR * mean)
     # sorted() is stable: below the bound as they stand, then the overloaded ones by load.
     return sorted([*homes, *others], key=lambda one: one.load if one.load >= bound else -1)
+
+
+def _holders(digest: str, fleet: Sequence[Snapshot]) -> dict[str, Snapshot]:
+    trusted = (one for one in fleet if digest not in one.doubted)
+    return {one.url: one for one in trusted if digest in one.digests}
+
+
+def _leaving(digest: str, fleet: Sequence[Snapshot]) -> dict[str, Snapshot]:
+    """Who drains and holds it goes on with it until placement has put it on one that stays. None
+    where none stays: then nothing is waited for.
+    """
+    if not takers(fleet):
+        return {}
+    return _holders(digest, [one for one in fleet if one.is_ready and one.is_draining])
 
 
 def _by_load(prefix: str, takers: Sequence[Snapshot]) -> list[Snapshot]:

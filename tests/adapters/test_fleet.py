@@ -112,7 +112,9 @@ def test_a_draining_replica_hands_over_what_it_holds(
     heir = ranked(digest, [one.url for one in replicas])[1]
 
     drain.set_draining(replica.id, True, "oscar")
+    assert drain.num_only_here(frozenset({digest, "unneeded"})) == 1
     placement.reconcile()
+    assert drain.num_only_here(frozenset({digest})) == 0
     # It keeps its own until the other has it, and for the grace time.
     assert set(holders(replicas, digest)) == {home, heir}
     end_grace()

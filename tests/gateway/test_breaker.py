@@ -34,7 +34,7 @@ def test_it_works() -> None:
     breaker = opened()
     assert state(breaker, 0.0) is State.OPEN and not takes_work(breaker, 0.0)
     assert state(breaker, MIN_OPEN_S) is State.HALF_OPEN
-    trial = sent(breaker, MIN_OPEN_S)
+    trial = sent(breaker)
     # One request at a time.
     assert not takes_work(trial, MIN_OPEN_S)
     closed = answered(trial)
@@ -48,7 +48,7 @@ def test_a_failed_trial_opens_it_for_twice_as_long_up_to_a_bound() -> None:
     for _ in range(8):
         pauses.append(breaker.retry_at_s - now_s)
         now_s = breaker.retry_at_s
-        breaker = failed(sent(breaker, now_s), now_s, 1.0)
+        breaker = failed(sent(breaker), now_s, 1.0)
     assert pauses == [1, 2, 4, 8, 16, MAX_OPEN_S, MAX_OPEN_S, MAX_OPEN_S]
 
 
@@ -60,7 +60,7 @@ def test_what_was_under_way_when_it_opened_is_no_news() -> None:
 
 
 def test_a_trial_whose_client_left_tells_nothing() -> None:
-    trial = left(sent(opened(), MIN_OPEN_S))
+    trial = left(sent(opened()))
     assert state(trial, MIN_OPEN_S) is State.HALF_OPEN and takes_work(trial, MIN_OPEN_S)
 
 

@@ -11,7 +11,7 @@ from django.test import override_settings
 from adapters.models import Replica
 from tests.gateway.conftest import Customer, Stack
 from tests.gateway.fake_replica import Behaviour, FakeReplica
-from tests.gateway.live import metric, wait_for
+from tests.gateway.live import BASE_MODEL, metric, wait_for
 
 BODY = {"model": "support-bot", "messages": [{"role": "user", "content": "Hi"}]}
 
@@ -60,6 +60,35 @@ def test_it_works(stack: Stack, acme: Customer, fleet: list[FakeReplica]) -> Non
     wait_for("the end of the drain", lambda: not is_draining(stack, home.url))
     ask(**BODY)  # type: ignore[call-overload]
     assert len(home.bodies) == num_before + 1
+
+
+def test_what_nobody_else_holds_is_served_until_another_has_it(
+    stack: Stack, acme: Customer, fleet: list[FakeReplica]
+) -> None:
+    """One replica an adapter: no request finds none between the operator's word and placement."""
+    ask = acme.client().chat.completions.create
+    digest = stack.activate(acme, "support-bot", 2)
+    home, other = fleet
+    other.digests.discard(digest)
+    drain(home.url)
+    wait_for("the drain", lambda: is_draining(stack, home.url))
+    for _ in range(5):
+        ask(**BODY)  # type: ignore[call-overload]
+        ask(model=BASE_MODEL, messages=BODY["messages"])  # type: ignore[call-overload]
+    assert [body["model"] == digest for body in home.bodies] == [True] * 5
+    assert [body["model"] == digest for body in other.bodies] == [False] * 5
+    # Placement's work.
+    other.digests.add(digest)
+
+    def has_moved() -> bool:
+        ask(**BODY)  # type: ignore[call-overload]
+        return other.bodies[-1]["model"] == digest
+
+    wait_for("the move", has_moved, timeout_s=5)
+    num_before = len(home.bodies)
+    for _ in range(5):
+        ask(**BODY)  # type: ignore[call-overload]
+    assert len(home.bodies) == num_before
 
 
 def test_when_all_drain_the_answer_says_so(

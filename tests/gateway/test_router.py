@@ -123,6 +123,27 @@ def test_a_draining_replica_gets_nothing_new() -> None:
     assert urls(rank("d", "", fleet)) == urls(rank(None, "", fleet)) == ["b"]
 
 
+def test_who_drains_goes_on_with_what_nobody_else_has_yet() -> None:
+    """One replica an adapter: until placement has put it elsewhere, that one serves it."""
+    leaving, staying = snapshot("a", "d", is_draining=True), snapshot("b")
+    assert urls(rank("d", "", [leaving, staying])) == ["a"]
+    assert urls(rank(None, "", [leaving, staying])) == ["b"]
+    assert urls(rank("d", "", [leaving, snapshot("b", "d")])) == ["b"]
+    # There is none to put it on, or the one that drains is gone.
+    assert urls(rank("d", "", [leaving, snapshot("b", is_ready=False)])) == []
+    assert (
+        urls(rank("d", "", [snapshot("a", "d", is_draining=True, is_ready=False), staying])) == []
+    )
+
+
+def test_who_used_another_version_is_not_asked_for_this_one() -> None:
+    fleet = [snapshot("a", "d", "e", doubted=frozenset({"d"})), snapshot("b", "d", "e")]
+    assert urls(rank("d", "", fleet)) == ["b"]
+    assert set(urls(rank("e", "", fleet))) == set(urls(rank(None, "", fleet))) == {"a", "b"}
+    base = [snapshot("a", "d", doubted=frozenset({None})), snapshot("b", load=9)]
+    assert urls(rank(None, "", base)) == ["b"] and urls(rank("d", "", base)) == ["a"]
+
+
 def test_a_digest_goes_where_placement_puts_it() -> None:
     digests = [f"digest-{number}" for number in range(200)]
     fleet = fleet_of(8, *digests)

@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from adapters.dialects import DIALECTS, split_url
 from adapters.dialects.dialect import ReplicaError
-from adapters.drain import set_draining
+from adapters.drain import num_only_here, set_draining
 from adapters.fleet import sync_replicas
 from adapters.models import Replica
 from adapters.replica_http import fetch_state
@@ -39,9 +39,9 @@ class Command(BaseCommand):
     def _wait(self, replica: Replica, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s
         time.sleep(min(SETTLE_S, wait_s))
-        while load := num_requests(replica):
+        while rest := what_remains(replica):
             if time.monotonic() > deadline:
-                raise CommandError(f"{replica.url} still runs {load} after {wait_s:g} s")
+                raise CommandError(f"{replica.url} still {rest} after {wait_s:g} s")
             time.sleep(POLL_INTERVAL_S)
         self.stdout.write(f"{replica.url} runs nothing: it may be stopped")
 
@@ -56,10 +56,13 @@ def find(url: str) -> Replica:
         raise CommandError(f"{url} is no replica of REPLICA_URLS, which has {listed}") from error
 
 
-def num_requests(replica: Replica) -> int:
-    """One that is gone runs nothing."""
+def what_remains(replica: Replica) -> str:
+    """Why it may not be stopped; one that is gone runs nothing."""
     try:
         state = fetch_state(DIALECTS[replica.dialect], replica.url)
     except ReplicaError:
-        return 0
-    return read_residency(state).load
+        return ""
+    residency = read_residency(state)
+    if number := num_only_here(residency.digests):
+        return f"is the only one that holds {number} adapter versions"
+    return f"runs {residency.load}" if residency.load else ""
