@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
+from django.utils import timezone
+
 from adapters.access import servable_models
 from gateway import metrics
 from gateway.admission import (
@@ -23,6 +25,7 @@ from gateway.openai.errors import error_object, internal_error
 from gateway.openai.http import ClientGone, Receive, Request, Scope, Send
 from gateway.openai.relay import DONE_FRAME, KEEP_ALIVE_FRAME, Folder, sse
 from gateway.openai.schema import Ask, Endpoint, parse_ask, parse_json
+from gateway.openai.usage import READER, parse_usage, usage_page
 from gateway.runtime import Runtime, runtime_of
 from tenants.auth import Principal, require_scope
 from tenants.errors import ApiError
@@ -119,6 +122,14 @@ async def retrieve_model(runtime: Runtime, request: Request) -> None:
 
 def model_object(name: str, created: int, owner: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": created, "owned_by": owner}
+
+
+async def usage(runtime: Runtime, request: Request) -> None:
+    principal = await principal_of(runtime, request)
+    require_scope(principal, KeyScope.USAGE)
+    ask = parse_usage(request.query, timezone.now())
+    page = await in_thread(lambda: usage_page(principal.tenant_id, ask), READER)
+    await request.answer_json(page)
 
 
 async def chat_completions(runtime: Runtime, request: Request) -> None:
@@ -237,6 +248,9 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/v1/models": {"GET": list_models},
     "/v1/chat/completions": {"POST": chat_completions},
     "/v1/completions": {"POST": completions},
+    "/v1/usage": {"GET": usage},
+    # Where the official client asks for it.
+    "/v1/organization/usage/completions": {"GET": usage},
 }
 # Names may hold a slash or an @, and come percent-encoded: the path is decoded already.
 PREFIXES: dict[str, tuple[str, dict[str, Handler]]] = {

@@ -40,6 +40,7 @@ class Request:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path = "/" + scope["path"].strip("/")
+        self.query: bytes = scope.get("query_string", b"")
         self.headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }

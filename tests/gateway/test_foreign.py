@@ -72,6 +72,8 @@ class Call:
 # By path: what each asks about a tenant's things.
 CALLS: dict[str, Callable[[Names], list[Call]]] = {
     "/v1/models": lambda them: [],
+    "/v1/usage": lambda them: [],
+    "/v1/organization/usage/completions": lambda them: [],
     "/v1/chat/completions": lambda them: [Call("/v1/chat/completions", b) for b in chats(them)],
     "/v1/completions": lambda them: [Call("/v1/completions", b) for b in completions(them)],
     "/v1/models/": lambda them: [Call(f"/v1/models/{name}") for name in model_names(them)],
