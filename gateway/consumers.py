@@ -1,32 +1,36 @@
-"""WebSockets: many chats over one socket; a tenant's events. ARCHITECTURE.md has the frames."""
+"""/ws/v1/chat: many generations over one socket. docs/sockets.md has the frames."""
 
 import asyncio
 import logging
 import secrets
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Any
+
+from django.conf import settings
 
 from gateway import metrics
 from gateway.admission import admit, bearer
 from gateway.openai.errors import error_object, internal_error
 from gateway.openai.http import ClientGone
 from gateway.openai.relay import usage_object
-from gateway.openai.schema import bad_request, parse_ask, text_field
+from gateway.openai.schema import bad_request, bool_field, int_field, parse_ask, text_field
+from gateway.runtime import Runtime
 from gateway.sockets import (
-    BAD_FRAME,
     NOT_AUTHENTICATED,
     JsonSocket,
     KeyHolder,
     Unauthenticated,
     principal_of,
 )
+from gateway.tapes import Tape, cancelled, owner_of
 from tenants.auth import Principal
 from tenants.errors import ApiError
-from tenants.events import group_name
 
 log = logging.getLogger(__name__)
 
-MAX_GENERATIONS = 16
+Work = Callable[[], Awaitable[None]]
 
 
 class ChatConsumer(JsonSocket):
@@ -40,35 +44,50 @@ class ChatConsumer(JsonSocket):
 
     async def connect(self) -> None:
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._tapes: dict[str, Tape] = {}
         # Why the caller has no right to the socket any more.
         self._lost = ""
         await super().connect()
         header = dict(self.scope["headers"]).get(b"authorization")
-        if header is None:
-            return
+        if header is not None:
+            await self.attempt(self._greet_holder(header.decode("latin-1")))
+
+    async def _greet_holder(self, header: str) -> None:
         try:
-            await self._greet(KeyHolder(bearer(header.decode("latin-1"))))
-        except (ApiError, Unauthenticated) as error:
-            await self.refuse(NOT_AUTHENTICATED, str(error))
+            holder = KeyHolder(bearer(header))
+        except ApiError as error:
+            raise Unauthenticated(error.message) from error
+        await self._greet(holder)
 
     async def disconnect(self, code: int) -> None:
         await super().disconnect(code)
         self._lost = ""
+        if self.is_goodbye:
+            for tape in self._tapes.values():
+                tape.cancel()
         for task in self._running.values():
             task.cancel()
+
+    def is_busy(self) -> bool:
+        return bool(self._running)
 
     async def take(self, frame: dict[str, Any]) -> None:
         kind = frame.get("type")
         if self.caller is None and kind != "ping":
             await self._authenticate(frame)
-        elif kind == "chat":
-            await self._begin(text_field(frame, "id"), frame.get("body"))
+        elif kind in {"chat", "resume"}:
+            await self._begin(frame)
         elif kind == "cancel":
-            # What has just ended by itself cannot be cancelled any more: not an error.
-            if task := self._running.get(text_field(frame, "id") or ""):
-                task.cancel()
+            self._cancel(text_field(frame, "id") or "")
         else:
             await super().take(frame)
+
+    def _cancel(self, name: str) -> None:
+        # What has just ended by itself cannot be cancelled any more: not an error.
+        if tape := self._tapes.get(name):
+            tape.cancel()
+        elif task := self._running.get(name):
+            task.cancel()
 
     async def _authenticate(self, frame: dict[str, Any]) -> None:
         api_key, tenant = text_field(frame, "api_key"), text_field(frame, "tenant")
@@ -80,39 +99,39 @@ class ChatConsumer(JsonSocket):
         principal = await self.identify(caller)
         await self.write({"type": "ready", "tenant": principal.tenant_slug})
 
-    async def _begin(self, name: str | None, body: object) -> None:
+    async def _begin(self, frame: dict[str, Any]) -> None:
+        name = text_field(frame, "id")
         if name is None:
-            raise bad_request("a chat frame needs an id of its own")
+            raise bad_request(f"a {frame['type']} frame needs an id of its own")
         try:
-            self._check(name, body)
+            self._check(name)
         except ApiError as error:
             await self._write_error(name, error)
             return
-        assert isinstance(body, dict)
-        task = asyncio.create_task(self._run(name, body))
+        work = self._chat if frame["type"] == "chat" else self._resumed
+        task = asyncio.create_task(self._run(name, partial(work, name, frame)))
         self._running[name] = task
         task.add_done_callback(lambda _: self._running.pop(name, None))
 
-    def _check(self, name: str, body: object) -> None:
+    def _check(self, name: str) -> None:
         if name in self._running:
             raise ApiError("id_in_use", 409, f"A generation with the id {name!r} is running.")
-        if len(self._running) >= MAX_GENERATIONS:
-            message = f"At most {MAX_GENERATIONS} generations run on one socket at a time."
+        limit = settings.MAX_GENERATIONS_PER_SOCKET
+        if len(self._running) >= limit:
+            message = f"At most {limit} generations run on one socket at a time."
             raise ApiError("too_many_generations", 429, message, type="requests")
-        if not isinstance(body, dict):
-            raise bad_request("body: expected the object of a chat completion", "body")
 
-    async def _run(self, name: str, body: dict[str, Any]) -> None:
+    async def _run(self, name: str, work: Work) -> None:
         try:
-            await self._answer(name, body)
+            await self._answer(name, work)
         finally:
             # What was admitted before ends whole; the last one closes the door.
             if self._lost and len(self._running) == 1:
                 await self.refuse(NOT_AUTHENTICATED, self._lost)
 
-    async def _answer(self, name: str, body: dict[str, Any]) -> None:
+    async def _answer(self, name: str, work: Work) -> None:
         try:
-            await self._generate(name, body)
+            await work()
         except ApiError as error:
             await self._write_error(name, error)
         except asyncio.CancelledError:
@@ -132,67 +151,71 @@ class ChatConsumer(JsonSocket):
             self._lost = error.message
             raise
 
-    async def _generate(self, name: str, body: dict[str, Any]) -> None:
+    async def _chat(self, name: str, frame: dict[str, Any]) -> None:
+        body, is_resumable = frame.get("body"), bool_field(frame, "resumable")
+        if not isinstance(body, dict):
+            raise bad_request("body: expected the object of a chat completion", "body")
         principal = await self._current_principal()
-        ask = parse_ask("chat.completions", {**body, "stream": True})
-        async with (
-            admit(self.runtime, principal, ask, secrets.token_hex(16)) as generation,
-            aclosing(generation.chunks()) as chunks,
-        ):
-            async for chunk in chunks:
-                await self.write({"type": "chunk", "id": name, "data": chunk})
-        usage = usage_object(generation.relay.tokens)
-        metrics.REQUESTS.labels("ws/chat", "2xx").inc()
-        await self.write({"type": "done", "id": name, "usage": usage})
+        tape = self.runtime.tapes.make(owner_of(principal), is_resumable)
+        reader = tape.attach(0)
+        tape.start(generate(self.runtime, principal, body, tape))
+        await self._relay(name, tape, reader, "started")
+
+    async def _resumed(self, name: str, frame: dict[str, Any]) -> None:
+        generation, after = text_field(frame, "generation"), int_field(frame, "after", 0)
+        if generation is None or after is None:
+            raise bad_request("resume: expected generation, and after: the last seq that arrived")
+        owner = owner_of(await self._current_principal())
+        tape = self.runtime.tapes.find(owner, generation)
+        await self._relay(name, tape, tape.attach(after), "resumed")
+
+    async def _relay(self, name: str, tape: Tape, reader: object, first: str) -> None:
+        """The tape's frames to this socket. Left early, the tape waits to be resumed."""
+        self._tapes[name] = tape
+        try:
+            if tape.is_resumable:
+                await self.write({"type": first, "id": name, "generation": tape.name})
+            async for frame in tape.frames(reader):
+                await self.write_text(frame.text(name))
+        finally:
+            self._tapes.pop(name, None)
+            tape.leave(reader)
 
     async def _write_error(self, name: str, error: ApiError) -> None:
-        metrics.REQUESTS.labels("ws/chat", f"{error.status // 100}xx").inc()
+        if self.is_gone:
+            return
         try:
             await self.write({"type": "error", "id": name, "error": error_object(error)})
         except ClientGone:
             log.debug("the client of generation %s has gone", name)
 
 
-def cancelled() -> ApiError:
-    return ApiError("cancelled", 499, "The generation was cancelled; what it produced is billed.")
+async def generate(
+    runtime: Runtime, principal: Principal, body: dict[str, Any], tape: Tape
+) -> None:
+    """One chat completion onto its tape. What it raises is the tape's last frame."""
+    with observed(), runtime.slot():
+        ask = parse_ask("chat.completions", {**body, "stream": True})
+        async with (
+            admit(runtime, principal, ask, secrets.token_hex(16)) as generation,
+            aclosing(generation.chunks()) as chunks,
+        ):
+            async for chunk in chunks:
+                await tape.write("chunk", "data", chunk)
+    tape.end("done", "usage", usage_object(generation.relay.tokens))
 
 
-class EventsConsumer(JsonSocket):
-    """What happens in one tenant, to a signed-in member of it."""
-
-    kind = "events"
-    _group = ""
-
-    async def take(self, frame: dict[str, Any]) -> None:
-        if frame.get("type") == "ping" and self._group:
-            # Membership of a group expires after a day; an open page pings.
-            await self.channel_layer.group_add(self._group, self.channel_name)
-        if frame.get("type") != "auth":
-            await super().take(frame)
-            return
-        tenant = text_field(frame, "tenant")
-        if tenant is None or self._group:
-            raise bad_request("the first frame, and no other, is of type auth and names a tenant")
-        principal = await self.identify(self.visitor(tenant))
-        await self._join(principal)
-
-    async def _join(self, principal: Principal) -> None:
-        self._group = group_name(principal.tenant_id)
-        await self.channel_layer.group_add(self._group, self.channel_name)
-        await self.write({"type": "ready"})
-
-    async def disconnect(self, code: int) -> None:
-        await super().disconnect(code)
-        if self._group:
-            await self.channel_layer.group_discard(self._group, self.channel_name)
-
-    async def tenant_event(self, message: dict[str, Any]) -> None:
-        """From tenants.events by the channel layer. A member removed meanwhile gets no more."""
-        assert self.caller is not None
-        try:
-            await principal_of(self.runtime, self.caller)
-            await self.write({"type": "event", "event": message["event"], "data": message["data"]})
-        except ApiError as error:
-            await self.refuse(NOT_AUTHENTICATED, error.message)
-        except ClientGone:
-            await self.refuse(BAD_FRAME, "gone")
+@contextmanager
+def observed() -> Iterator[None]:
+    status = "4xx"
+    try:
+        yield
+        status = "2xx"
+    except ApiError as error:
+        status = f"{error.status // 100}xx"
+        raise
+    except Exception as error:
+        status = "4xx" if isinstance(error, ClientGone) else "5xx"
+        raise
+    finally:
+        metrics.REQUESTS.labels("ws/chat", status).inc()

@@ -14,7 +14,8 @@ from django.urls import re_path
 
 from gateway import health
 from gateway.body_limit import bounded
-from gateway.consumers import ChatConsumer, EventsConsumer
+from gateway.consumers import ChatConsumer
+from gateway.events import EventsConsumer
 from gateway.openai import uploads
 from gateway.openai.app import app as openai_app
 from gateway.openai.http import Receive, Scope, Send

@@ -6,6 +6,7 @@ Made at ASGI start-up, handed to every request in scope["state"], closed in orde
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +21,7 @@ from gateway import invalidation, metrics
 from gateway.caches import TenantCache
 from gateway.openai.errors import unavailable
 from gateway.replicas import ReplicaTable
+from gateway.tapes import Tapes
 from gateway.upstream import open_session
 from gateway.usage_writer import UsageWriter
 from tenants.auth import Principal
@@ -57,6 +59,10 @@ class Runtime:
         self._loops: list[asyncio.Task[None]] = []
         self._writing: asyncio.Task[None] | None = None
         self._num_streams = 0
+        self.tapes = Tapes()
+        # Open WebSockets: how many a tenant has, and those without a known caller, oldest first.
+        self.num_sockets: Counter[int] = Counter()
+        self.strangers: dict[Any, None] = {}
 
     @contextmanager
     def slot(self) -> Iterator[None]:
@@ -87,6 +93,7 @@ class Runtime:
         """Settle what is still open, write what is queued, then close: in this order nothing is
         lost.
         """
+        await self.tapes.close()
         if self._background:
             await asyncio.wait(self._background, timeout=DRAIN_TIMEOUT_S)
         for loop in self._loops:

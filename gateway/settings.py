@@ -146,8 +146,9 @@ HAS_OWN_STORE = "REDIS_URL" not in os.environ
 HAS_OWN_REPLICA = "REPLICA_URLS" not in os.environ
 CHANNEL_LAYERS = {
     "default": {
-        "BACKEND": "channels_redis.core.RedisChannelLayer",
-        "CONFIG": {"hosts": [REDIS_URL], "capacity": 1000},
+        "BACKEND": "gateway.layer.PatientLayer",
+        # A blocking read waits 5 s for a message: the client's own time-out must be longer.
+        "CONFIG": {"hosts": [{"address": REDIS_URL, "socket_timeout": 15}], "capacity": 1000},
     }
 }
 
@@ -233,6 +234,14 @@ WRITE_TIMEOUT_S = env_int("WRITE_TIMEOUT_S", 60)
 MAX_HEADERS = env_int("MAX_HEADERS", 100)
 MAX_HEADER_BYTES = env_int("MAX_HEADER_BYTES", 32 * 2**10)
 MAX_STREAMS = env_int("MAX_STREAMS", 4096)
+# WebSockets. What a generation that may be resumed keeps of its frames, and for how long without a
+# reader; all of a process together.
+MAX_GENERATIONS_PER_SOCKET = env_int("MAX_GENERATIONS_PER_SOCKET", 16)
+MAX_SOCKETS_PER_TENANT = env_int("MAX_SOCKETS_PER_TENANT", 256)
+SOCKET_IDLE_TIMEOUT_S = env_int("SOCKET_IDLE_TIMEOUT_S", 600)
+RESUME_WINDOW_S = env_int("RESUME_WINDOW_S", 30)
+MAX_RESUME_BYTES = env_int("MAX_RESUME_BYTES", 2**20)
+MAX_RESUME_TOTAL_BYTES = env_int("MAX_RESUME_TOTAL_BYTES", 256 * 2**20)
 UPSTREAM_CONNECT_TIMEOUT_S = 2
 UPSTREAM_IDLE_TIMEOUT_S = env_int("UPSTREAM_IDLE_TIMEOUT_S", 120)
 # A cached key or model pointer is at most this old even if its invalidation message is lost.

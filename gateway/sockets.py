@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import time
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,15 +22,25 @@ from tenants.errors import ApiError
 
 log = logging.getLogger(__name__)
 
+# RFC 6455's own: the client does well to come back later.
+TRY_AGAIN = 1013
 BAD_FRAME = 4400
 NOT_AUTHENTICATED = 4401
+IDLE = 4408
+TOO_MANY_SOCKETS = 4429
 AUTH_TIMEOUT_S = 10.0
+# Of sockets whose caller is not known yet, in one process; a new one replaces the oldest.
+MAX_STRANGERS = 256
 # A close frame carries no more.
 MAX_REASON_BYTES = 123
 
 
 class Unauthenticated(Exception):
     """The socket is closed with 4401; the message is the reason."""
+
+
+class TooManySockets(Exception):
+    """The socket is closed with 4429; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -62,30 +74,77 @@ class JsonSocket(AsyncWebsocketConsumer):  # type: ignore[misc]
     kind: str
     runtime: Runtime
     caller: Caller | None = None
+    # The connection is over; is_goodbye: one side said so, nothing was cut.
+    is_gone = is_goodbye = False
+    _tenant_id: int | None = None
 
     async def connect(self) -> None:
         self.runtime = runtime_of(self.scope)
         metrics.OPEN_SOCKETS.labels(self.kind).inc()
-        self._deadline = asyncio.create_task(self._close_late())
+        self._heard_at = time.monotonic()
+        self._watching = asyncio.create_task(self._watch())
         await self.accept()
+        await self._replace_oldest_stranger()
 
-    async def _close_late(self) -> None:
+    async def _replace_oldest_stranger(self) -> None:
+        """Sockets that never say who they are keep nobody out."""
+        strangers = self.runtime.strangers
+        strangers[self] = None
+        if len(strangers) > MAX_STRANGERS:
+            oldest = next(iter(strangers))
+            del strangers[oldest]
+            await oldest.refuse(NOT_AUTHENTICATED, "others came before an auth frame did")
+
+    async def _watch(self) -> None:
         await asyncio.sleep(AUTH_TIMEOUT_S)
         if self.caller is None:
             await self.refuse(NOT_AUTHENTICATED, f"no auth frame within {AUTH_TIMEOUT_S:.0f} s")
+        while (left_s := self._left_s()) > 0:
+            await asyncio.sleep(left_s)
+        reason = f"nothing was sent or asked for {settings.SOCKET_IDLE_TIMEOUT_S} s"
+        await self.refuse(IDLE, reason)
+
+    def _left_s(self) -> float:
+        if self.is_busy():
+            self._heard_at = time.monotonic()
+        return self._heard_at + settings.SOCKET_IDLE_TIMEOUT_S - time.monotonic()
+
+    def is_busy(self) -> bool:
+        """Whether it waits for us, not we for it."""
+        return False
+
+    async def websocket_disconnect(self, message: dict[str, Any]) -> None:
+        # A closing handshake has a reason, if an empty one; a connection that was lost has none.
+        self.is_gone = True
+        self.is_goodbye = "reason" in message
+        await super().websocket_disconnect(message)
 
     async def disconnect(self, code: int) -> None:
         metrics.OPEN_SOCKETS.labels(self.kind).dec()
-        self._deadline.cancel()
+        self._watching.cancel()
+        self.runtime.strangers.pop(self, None)
+        if self._tenant_id is not None:
+            self.runtime.num_sockets[self._tenant_id] -= 1
+            if not self.runtime.num_sockets[self._tenant_id]:
+                del self.runtime.num_sockets[self._tenant_id]
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        self._heard_at = time.monotonic()
+        await self.attempt(self._read(text_data))
+
+    async def _read(self, text: str | None) -> None:
+        if text is None or len(text) > settings.MAX_BODY_BYTES:
+            raise bad_request(f"expected a text frame of at most {settings.MAX_BODY_BYTES} bytes")
+        await self.take(parse_json(text))
+
+    async def attempt(self, work: Awaitable[None]) -> None:
+        """What the work raises closes the socket with its code."""
         try:
-            if text_data is None or len(text_data) > settings.MAX_BODY_BYTES:
-                limit = settings.MAX_BODY_BYTES
-                raise bad_request(f"expected a text frame of at most {limit} bytes")
-            await self.take(parse_json(text_data))
+            await work
         except Unauthenticated as error:
             await self.refuse(NOT_AUTHENTICATED, str(error))
+        except TooManySockets as error:
+            await self.refuse(TOO_MANY_SOCKETS, str(error))
         except ApiError as error:
             await self.refuse(BAD_FRAME, error.message)
         except ClientGone:
@@ -106,8 +165,17 @@ class JsonSocket(AsyncWebsocketConsumer):  # type: ignore[misc]
             principal = await principal_of(self.runtime, caller)
         except ApiError as error:
             raise Unauthenticated(error.message) from error
+        self.runtime.strangers.pop(self, None)
+        self._count(principal.tenant_id)
         self.caller = caller
         return principal
+
+    def _count(self, tenant_id: int) -> None:
+        limit = settings.MAX_SOCKETS_PER_TENANT
+        if self.runtime.num_sockets[tenant_id] >= limit:
+            raise TooManySockets(f"the tenant has {limit} sockets open on this server, its limit")
+        self.runtime.num_sockets[tenant_id] += 1
+        self._tenant_id = tenant_id
 
     def visitor(self, tenant: str) -> Visitor:
         """The session's user, if the page that opened the socket is ours: browsers send cookies
@@ -123,12 +191,20 @@ class JsonSocket(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def write(self, frame: dict[str, Any]) -> None:
         """Waits while the client does not read. Raises ClientGone."""
+        await self.write_text(orjson.dumps(frame).decode())
+
+    async def write_text(self, text: str) -> None:
+        if self.is_gone:
+            raise ClientGone
         try:
-            await self.send(text_data=orjson.dumps(frame).decode())
+            await self.send(text_data=text)
         except OSError as error:
             raise ClientGone from error
 
     async def refuse(self, code: int, reason: str) -> None:
+        if self.is_gone:
+            return
+        self.is_gone = True
         short = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
         await self.close(code, short)
 

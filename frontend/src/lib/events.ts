@@ -14,6 +14,7 @@ export type EventsStatus = "connecting" | "live" | "offline";
 const frameSchema = z.discriminatedUnion("type", [
   z.object({ type: z.literal("ready") }),
   z.object({ type: z.literal("pong") }),
+  z.object({ type: z.literal("missed") }),
   z.object({
     type: z.literal("event"),
     event: z.string(),
@@ -55,6 +56,8 @@ export function connectEvents(options: EventsOptions): () => void {
       delayMs = SOCKET_RETRY_MIN_MS;
       onStatus("live");
       if (hadGap) void queryClient.invalidateQueries({ queryKey: [tenant] });
+    } else if (frame.data.type === "missed") {
+      void queryClient.invalidateQueries({ queryKey: [tenant] });
     } else if (frame.data.type === "event") {
       stale.take(frame.data.event);
       onEvent(frame.data);

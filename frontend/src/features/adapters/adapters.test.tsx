@@ -123,6 +123,17 @@ test("where a lasting check is follows the server's events", async () => {
   await waitFor(() => expect(screen.queryByText("Computing the digest.")).toBeNull());
 });
 
+test("what events were missed of is asked for again", async () => {
+  const versions = [aVersion()];
+  serve(versions);
+  renderAt("/t/acme/adapters/support-bot");
+  expect(await screen.findByText("Live")).toBeVisible();
+  versions[0] = aVersion({ state: "failed", error: "The replica never reported it." });
+  eventSocket.broadcast(JSON.stringify({ type: "missed" }));
+  expect(await screen.findByText("The replica never reported it.")).toBeVisible();
+  expect(screen.getByText("Live")).toBeVisible();
+});
+
 test("rolling back asks first, and says what happens", async () => {
   const activated: number[] = [];
   serve([aVersion({ number: 2, state: "active" }), aVersion({ number: 1 })]);

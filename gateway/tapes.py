@@ -1,0 +1,272 @@
+"""A WebSocket's generations, each on a tape: its frames numbered from 1, so that a client whose
+socket dropped reads on where it was.
+
+A generation is a task of its own that writes its tape; a socket reads it. Frames that were read
+stay for a while if the client asked for that (`"resumable": true`). Without a reader such a
+generation goes on for RESUME_WINDOW_S, and for as many bytes as the tape holds; then it is
+cancelled, and settled as ever.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from django.conf import settings
+
+from gateway.openai.errors import error_object, internal_error
+from gateway.openai.http import ClientGone
+from tenants.auth import Principal
+from tenants.errors import ApiError
+
+log = logging.getLogger(__name__)
+
+# How far a generation is ahead of its reader before it waits.
+MAX_AHEAD_BYTES = 64 * 2**10
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who alone may read a tape: the tenant, by the same key or as the same member."""
+
+    tenant_id: int
+    key_id: int | None
+    user_id: int | None
+
+
+def owner_of(principal: Principal) -> Owner:
+    return Owner(principal.tenant_id, principal.key_id, principal.user_id)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """field and value: the frame's one member beside its kind, id and number; value is JSON."""
+
+    seq: int
+    kind: str
+    field: str
+    value: bytes
+
+    def text(self, name: str) -> str:
+        head = {"type": self.kind, "id": name, "seq": self.seq}
+        return orjson.dumps(head | {self.field: orjson.Fragment(self.value)}).decode()
+
+
+def cancelled() -> ApiError:
+    return ApiError("cancelled", 499, "The generation was cancelled; what it produced is billed.")
+
+
+def reason_of(writer: asyncio.Task[None]) -> ApiError:
+    """Why it ended before its last frame."""
+    error = None if writer.cancelled() else writer.exception()
+    if error is None or isinstance(error, ClientGone):
+        return cancelled()
+    if isinstance(error, ApiError):
+        return error
+    log.error("a generation on a socket failed", exc_info=error)
+    return internal_error()
+
+
+class Tape:
+    """One writer, one reader at a time; a second reader takes over from the first."""
+
+    def __init__(self, tapes: "Tapes", owner: Owner, is_resumable: bool) -> None:
+        self.name = f"{tapes.process}-{secrets.token_hex(16)}"
+        self.owner = owner
+        self.is_resumable = is_resumable
+        self.has_ended = False
+        self._tapes = tapes
+        self._task: asyncio.Task[None] | None = None
+        self._frames: dict[int, Frame] = {}
+        self._num_bytes = self._num_unread_bytes = 0
+        self._last = self._read = 0
+        self._reader: object | None = None
+        self._grown, self._moved = asyncio.Event(), asyncio.Event()
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def start(self, writing: Coroutine[Any, Any, None]) -> None:
+        """Run its writer; how that ends is the last frame, where it wrote none itself."""
+        self._task = self._tapes.start(writing)
+        self._task.add_done_callback(self._close)
+
+    def _close(self, writer: asyncio.Task[None]) -> None:
+        if not self.has_ended:
+            self.end("error", "error", error_object(reason_of(writer)))
+
+    async def write(self, kind: str, field: str, value: dict[str, Any]) -> None:
+        """Waits while the reader is behind. ClientGone: nobody will read it."""
+        self._append(kind, field, value)
+        while self._reader is not None and self._num_unread_bytes > MAX_AHEAD_BYTES:
+            self._moved.clear()
+            await self._moved.wait()
+        is_full = self._num_unread_bytes > settings.MAX_RESUME_BYTES or self._tapes.is_full()
+        if self._reader is None and (is_full or not self.is_resumable):
+            raise ClientGone
+
+    def end(self, kind: str, field: str, value: dict[str, Any]) -> None:
+        """The last frame."""
+        self._append(kind, field, value)
+        self.has_ended = True
+        self._expire_later()
+
+    def _append(self, kind: str, field: str, value: dict[str, Any]) -> None:
+        self._last += 1
+        frame = Frame(self._last, kind, field, orjson.dumps(value))
+        self._frames[frame.seq] = frame
+        self._num_unread_bytes += len(frame.value)
+        self._count(len(frame.value))
+        self._grown.set()
+        if self._tapes.is_full():
+            self._tapes.make_room()
+        self._forget_read()
+
+    def _count(self, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
+        self._tapes.num_bytes += num_bytes
+
+    def _forget_read(self) -> None:
+        """Of what was read, as much stays as may be read again."""
+        limit = settings.MAX_RESUME_BYTES if self.is_resumable else 0
+        while self._num_bytes > self._num_unread_bytes and (
+            self._num_bytes > limit or self._tapes.is_full()
+        ):
+            oldest = next(iter(self._frames))
+            self._count(-len(self._frames.pop(oldest).value))
+
+    def attach(self, after: int) -> object:
+        """A new reader, of the frames behind that number; leave() with it at the end.
+
+        Raises ApiError 409 for a number that was not sent yet, or is not kept any more.
+        """
+        first = next(iter(self._frames), self._last + 1)
+        if not first - 1 <= after <= self._last:
+            message = f"after: expected {first - 1} to {self._last}, got {after}."
+            raise ApiError("frames_not_kept", 409, message, param="after")
+        self._stop_expiry()
+        self._reader, self._read = object(), after
+        unread = [frame for seq, frame in self._frames.items() if seq > after]
+        self._num_unread_bytes = sum(len(frame.value) for frame in unread)
+        # Whoever read until now learns it.
+        self._grown.set()
+        return self._reader
+
+    async def frames(self, reader: object) -> AsyncIterator[Frame]:
+        """Until the last. ApiError 409 once another reader has taken over."""
+        while frame := await self._next(reader):
+            yield frame
+            self._advance(frame, reader)
+
+    async def _next(self, reader: object) -> Frame | None:
+        while self._reader is reader and self._read == self._last and not self.has_ended:
+            self._grown.clear()
+            await self._grown.wait()
+        if self._reader is not reader:
+            raise ApiError("taken_over", 409, "Another socket reads this generation now.")
+        return self._frames.get(self._read + 1)
+
+    def _advance(self, frame: Frame, reader: object) -> None:
+        if self._reader is reader:
+            self._read = frame.seq
+            self._num_unread_bytes -= len(frame.value)
+            self._moved.set()
+            self._forget_read()
+
+    def leave(self, reader: object) -> None:
+        if self._reader is not reader:
+            return
+        self._reader = None
+        self._moved.set()
+        if not self.has_ended and not self.is_resumable:
+            self.cancel()
+        else:
+            self._expire_later()
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _stop_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+
+    def _expire_later(self) -> None:
+        self._stop_expiry()
+        loop = asyncio.get_running_loop()
+        # The last frame may have been lost on its way: it stays as long as others do.
+        window_s = settings.RESUME_WINDOW_S if self.is_resumable else 0
+        self._expiry = loop.call_later(window_s, self._expire)
+
+    def _expire(self) -> None:
+        if self._reader is not None:
+            # Of an ended one that is still read to its end.
+            return
+        self.cancel()
+        self.forget()
+
+    def is_over(self) -> bool:
+        return self.has_ended and self._reader is None
+
+    def forget(self) -> None:
+        self._stop_expiry()
+        self._tapes.remove(self)
+        self._tapes.num_bytes -= self._num_bytes
+        self._num_bytes = 0
+        self._frames.clear()
+
+
+class Tapes:
+    """Those of one web process. process: begins the names of its generations."""
+
+    def __init__(self) -> None:
+        self.process = secrets.token_hex(4)
+        self.num_bytes = 0
+        self._tapes: dict[str, Tape] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def is_full(self) -> bool:
+        return self.num_bytes > settings.MAX_RESUME_TOTAL_BYTES
+
+    def make(self, owner: Owner, is_resumable: bool) -> Tape:
+        tape = Tape(self, owner, is_resumable)
+        self._tapes[tape.name] = tape
+        return tape
+
+    def start(self, writing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(writing)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def find(self, owner: Owner, name: str) -> Tape:
+        """ApiError 404 for one that is absent, over, or another's: nobody learns which. 421 where
+        another web process made the name.
+        """
+        if name.partition("-")[0] != self.process:
+            message = (
+                "Another web process holds this generation, if any does. Connect again to reach it."
+            )
+            raise ApiError("held_elsewhere", 421, message, param="generation")
+        tape = self._tapes.get(name)
+        if tape is None or tape.owner != owner or not tape.is_resumable:
+            message = "There is no such generation, or it is no longer kept."
+            raise ApiError("generation_not_found", 404, message, param="generation")
+        return tape
+
+    def make_room(self) -> None:
+        """Forget what has ended and is read by nobody."""
+        for tape in [one for one in self._tapes.values() if one.is_over()]:
+            tape.forget()
+
+    def remove(self, tape: Tape) -> None:
+        self._tapes.pop(tape.name, None)
+
+    async def close(self) -> None:
+        """Cancel what runs and wait for its end."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for tape in list(self._tapes.values()):
+            tape.forget()
