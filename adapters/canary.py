@@ -90,7 +90,10 @@ def _begin(
 def _change_weight(
     principal: Principal | audit.Actor, canary: Canary, percent: int, request: Request | None
 ) -> None:
+    """Sent again it is done already, and no change."""
     before, canary.percent = canary.percent, percent
+    if before == percent:
+        return
     canary.save(update_fields=["percent"])
     old, new = {"percent": before}, {"percent": percent}
     _record(canary, "canary.changed", principal, old, new, request)

@@ -7,7 +7,7 @@ leaves undone, the next one finds.
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from datetime import timedelta
 from functools import partial
 from itertools import groupby, islice
@@ -40,7 +40,7 @@ from adapters.models import (
     Replica,
     VersionState,
 )
-from adapters.replica_http import LOAD_TIMEOUT_S, load, unload
+from adapters.replica_http import load, unload
 from adapters.settling import settle
 from tenants.scope import unscoped
 
@@ -49,8 +49,9 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 5
 # A digest that an active version needs is tried for ever, but not more often than this.
 RETRY_FAILED_AFTER = timedelta(seconds=60)
-# Longer than a load is waited for, and under a minute; then the loading worker is taken for dead.
-CLAIM = timedelta(seconds=LOAD_TIMEOUT_S + 15)
+# Who loads says so every BEAT_S; after CLAIM it is taken for dead, and another loads.
+BEAT_S = 2.0
+CLAIM = timedelta(seconds=10)
 # Caches of pointers are seconds old at most; roll-backs within this time find the bytes in place.
 ORPHAN_GRACE = timedelta(seconds=30)
 MAX_LOADS_PER_ROUND = 64
@@ -155,10 +156,22 @@ def _load_due(replicas: Sequence[Replica]) -> bool:
         return False
     with ThreadPoolExecutor(min(MAX_PARALLEL_CALLS, len(claimed))) as pool:
         futures = {pool.submit(attempt, _loader(row)): row for row in claimed}
-        # As they end: a slow load keeps no other one's result back.
-        for future in as_completed(futures):
-            _record_load(futures[future], future.result())
+        waiting = set(futures)
+        while waiting:
+            # As they end: a slow load keeps no other one's result back.
+            ended, waiting = wait(waiting, BEAT_S, FIRST_COMPLETED)
+            for future in ended:
+                _record_load(futures[future], future.result())
+            _keep_claims([futures[future] for future in waiting])
     return True
+
+
+def _keep_claims(rows: Sequence[Placement]) -> None:
+    """Also of those that wait for their turn behind slow ones."""
+    claimed = Placement.objects.filter(
+        id__in=[row.id for row in rows], state=PlacementState.LOADING
+    )
+    claimed.update(next_attempt_at=timezone.now() + CLAIM)
 
 
 def _due(replicas: Sequence[Replica]) -> list[Placement]:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 3
 # A working child is heard of every second, and so is a store that is being written to.
 BEAT_S = 1.0
-STALE_AFTER = timedelta(seconds=30)
+STALE_AFTER = timedelta(seconds=20)
 # A queued message is normally taken at once; after this it is taken for lost.
 REQUEUE_AFTER = timedelta(seconds=15)
 QUARANTINE_MAX_AGE_S = 3600.0

@@ -165,7 +165,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 3600}
 CELERY_BEAT_SCHEDULE_FILENAME = str(VAR_DIR / "celerybeat-schedule")
 CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {
     "reconcile-placement": {"task": "adapters.tasks.reconcile", "schedule": 2.0},
-    "requeue-stale-versions": {"task": "adapters.tasks.requeue_stale", "schedule": 10.0},
+    "requeue-stale-versions": {"task": "adapters.tasks.requeue_stale", "schedule": 5.0},
     "sweep-trash": {"task": "adapters.tasks.sweep_trash", "schedule": 600.0},
     "sweep-blobs": {"task": "adapters.tasks.sweep_blobs", "schedule": 3600.0},
     "expire-uploads": {"task": "adapters.tasks.expire_uploads", "schedule": 60.0},

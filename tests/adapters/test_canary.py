@@ -63,6 +63,15 @@ def share_of(found: Resolved, num_users: int = 2_000) -> float:
     return sum(digest != found.digest for digest in digests) / num_users
 
 
+def test_the_same_weight_again_is_no_change(
+    scope: Principal, pair: tuple[AdapterVersion, AdapterVersion]
+) -> None:
+    """A client that was not answered sends it again; the audit has what was done."""
+    for percent in (20, 30, 30):
+        set_canary(scope, pair[1], percent)
+    assert AuditEvent.objects.filter(action="canary.changed").count() == 1
+
+
 def test_it_works(
     scope: Principal,
     pair: tuple[AdapterVersion, AdapterVersion],

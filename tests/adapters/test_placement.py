@@ -11,6 +11,7 @@ from django.utils import timezone
 from adapters import fleet, placement, settling, storage
 from adapters.access import resolve
 from adapters.activation import begin_activation
+from adapters.dialects.dialect import ReplicaError
 from adapters.models import Adapter, AdapterVersion, Placement, Replica
 from adapters.publish import delete_adapter, retry
 from tenants.auth import Principal
@@ -258,6 +259,30 @@ def test_a_claimed_load_is_not_started_twice_and_a_dead_claim_ends(
     placement.reconcile()
     placement.reconcile()
     assert state_of(version) == "active"
+
+
+def test_a_load_that_takes_its_time_keeps_its_claim(
+    alice: Principal,
+    published: Publish,
+    replicas: list[FakeReplica],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A claim is short, so that a dead worker's ends soon; who works on says so."""
+    version, kept = published("a"), []
+    record = placement._record_load
+
+    def look_first(row: Placement, result: ReplicaError | None) -> None:
+        found = Placement.objects.get(id=row.id)
+        kept.append(found.next_attempt_at - found.updated_at - placement.CLAIM)
+        record(row, result)
+
+    monkeypatch.setattr(placement, "BEAT_S", 0.1)
+    monkeypatch.setattr(placement, "_record_load", look_first)
+    for replica in replicas:
+        replica.load_delay_s = 0.5
+    activate(alice, version)
+    placement.reconcile()
+    assert state_of(version) == "active" and min(kept) >= timedelta(seconds=0.1)
 
 
 @pytest.mark.case("C75")

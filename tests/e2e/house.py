@@ -137,7 +137,8 @@ def store_process_id(var_dir: Path) -> int:
     raise LookupError(f"no store listens on port {port}")
 
 
-def start(var_dir: Path) -> subprocess.Popen[bytes]:
+def start(var_dir: Path, **settings: str) -> subprocess.Popen[bytes]:
+    """settings: of this house, beside its folder and port."""
     names = ("REDIS_URL", "DATABASE_URL", "SECRET_KEY", "MODEL")
     inherited = {key: value for key, value in os.environ.items() if key not in names}
     port = str(free_port())
@@ -145,7 +146,7 @@ def start(var_dir: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "manage.py", "serve"],
             cwd=ROOT_DIR,
-            env={**inherited, "VAR_DIR": str(var_dir), "PORT": port},
+            env={**inherited, "VAR_DIR": str(var_dir), "PORT": port, **settings},
             stdout=log,
             stderr=subprocess.STDOUT,
         )
@@ -154,16 +155,16 @@ def start(var_dir: Path) -> subprocess.Popen[bytes]:
 def is_up(process: subprocess.Popen[bytes], var_dir: Path) -> dict[str, Any] | None:
     assert process.poll() is None, (var_dir / "serve.log").read_text()
     path = var_dir / "demo.json"
-    if not path.exists() or "curl" not in (var_dir / "serve.log").read_text():
+    if not path.exists() or "Grafthouse runs at" not in (var_dir / "serve.log").read_text():
         return None
     demo: dict[str, Any] = json.loads(path.read_text())
     return demo
 
 
-def run_house(var_dir: Path) -> Iterator[House]:
+def run_house(var_dir: Path, **settings: str) -> Iterator[House]:
     # The demo's model where a fresh house would put it, without fetching it again.
     (var_dir / "models").symlink_to(MODEL_DIR.parent)
-    process = start(var_dir)
+    process = start(var_dir, **settings)
     try:
         demo = wait_for("the house", lambda: is_up(process, var_dir), START_TIMEOUT_S)
         yield House(demo["url"], var_dir, demo, process)
