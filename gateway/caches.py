@@ -39,6 +39,9 @@ class TenantCache(Generic[Value]):
         now = time.monotonic()
         found = self._entries.get(key)
         if found is not None and found[0] > now:
+            # Asked anew in time, so that nobody waits for what is asked for all the time.
+            if found[0] - now < self._ttl_s / 4 and key not in self._loading:
+                self._begin(key, load, now + self._ttl_s)
             return found[1]
         loading = self._loading.get(key)
         # A load that takes longer than a lifetime may have asked before the last change.
@@ -56,13 +59,14 @@ class TenantCache(Generic[Value]):
         return loading
 
     async def _load(self, key: Hashable, load: Callable[[], Value], expires_at: float) -> Value:
-        epoch, former = self._epoch, self._entries.pop(key, None)
+        epoch, former = self._epoch, self._entries.get(key)
         value: Value | None = None
         try:
             value = await in_thread(load)
         except ApiError:
             # Kept until now, and no longer there.
             self._note_change(epoch, former, None)
+            self._entries.pop(key, None)
             raise
         finally:
             if key in self._loading and self._loading[key][0] == expires_at:

@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from adapters.access import Resolved
 from gateway import invalidation, metrics
 from gateway.caches import TenantCache
+from gateway.database import checkpoint_forever
 from gateway.openai.errors import unavailable
 from gateway.replicas import ReplicaTable
 from gateway.tapes import Tapes
@@ -86,7 +87,8 @@ class Runtime:
         await asyncio.gather(self.replicas.refresh(), self.replicas.read_drains())
         polls = (self.replicas.poll_forever, self.replicas.follow_drains)
         changes = partial(invalidation.follow, self.drop)
-        for loop in (*polls, changes, self.writer.beat_forever, self.writer.tell_forever):
+        writes = (self.writer.beat_forever, self.writer.tell_forever, checkpoint_forever)
+        for loop in (*polls, changes, *writes):
             self._loops.append(asyncio.create_task(keep_running(loop)))
 
     async def stop(self) -> None:

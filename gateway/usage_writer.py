@@ -1,6 +1,6 @@
-"""The ledger's writes of one web process: openings and settlements, many in one transaction.
+"""The ledger's writes of one web process: openings and settlements, many in one statement.
 
-SQLite takes one writer at a time and every commit costs a sync: a batch costs as much as one row.
+SQLite takes one writer at a time and every commit costs a sync: many rows cost as much as one.
 An opening is written at once, for its client waits for it; nobody waits for a settlement, so those
 of some milliseconds are written together. A settlement is tried again until the database
 takes it; an opening fails to its caller. stop() returns when everything is written.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from django.db import DatabaseError, DataError, IntegrityError, connections, transaction
+from django.db import DatabaseError, DataError, IntegrityError, connections
 
 from gateway import metrics
 from gateway.database import in_thread
@@ -39,7 +39,7 @@ Counts = Callable[[], TokenCounts | None]
 
 @dataclass(frozen=True)
 class Opening:
-    """done: resolved after its transaction has committed."""
+    """done: resolved once its row is committed."""
 
     start: UsageStart
     done: asyncio.Future[None]
@@ -188,12 +188,13 @@ def may_pass(error: Exception | None) -> bool:
 
 
 def write_together(batch: Batch) -> None:
-    # One statement needs no transaction around it, and rows that are open already stay as they are.
-    open_usage(opening.start for opening in batch.openings)
-    if batch.touched or batch.ends:
-        with transaction.atomic():
-            touch_usage(batch.touched)
-            settle_usage(batch.ends)
+    """Each of them is one statement, or may be done in part: all are idempotent."""
+    if batch.openings:
+        open_usage(opening.start for opening in batch.openings)
+    if batch.touched:
+        touch_usage(batch.touched)
+    if batch.ends:
+        settle_usage(batch.ends)
 
 
 def finish(opening: Opening, error: Exception | None) -> None:

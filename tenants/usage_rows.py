@@ -6,7 +6,6 @@ interpreter's lock at each. They go round tenants.scope, so each row names its t
 """
 
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from typing import Any
 
 from django.db import connection
@@ -19,7 +18,8 @@ TABLE = UsageRecord._meta.db_table
 # SQLite takes 32,766 parameters a statement.
 MAX_ROWS = 500
 # What the model would fill in. The database has no defaults of its own.
-OPEN: dict[str, Any] = {"status": UsageStatus.OPEN, "error_code": "", "cost": 0}
+OPEN: dict[str, Any] = {"status": UsageStatus.OPEN.value, "error_code": "", "cost": 0}
+ADAPTED = {"cost", "started_at", "heartbeat_at", "ended_at"}
 # Fields to the type of their column, which NULLs in VALUES do not have.
 KEYS = {"request_id": "text", "tenant": "bigint"}
 SETTLED = {
@@ -79,13 +79,13 @@ def places(names: tuple[str, ...], rows: list[Any]) -> str:
 
 
 def prepared(names: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """Values as this database takes them, by the model's own fields."""
-    fields = [(field(name), name) for name in names]
-    return list(
-        chain.from_iterable(
-            (one.get_db_prep_save(row[name], connection) for one, name in fields) for row in rows
-        )
-    )
+    """Values as this database takes them. Text and whole numbers are taken as they are."""
+    adapt = {name: field(name).get_db_prep_save for name in names if name in ADAPTED}
+    return [
+        adapt[name](row[name], connection) if name in adapt else row[name]
+        for row in rows
+        for name in names
+    ]
 
 
 def column(name: str) -> str:

@@ -144,3 +144,30 @@ async def test_nobody_joins_a_load_older_than_a_lifetime() -> None:
     await asyncio.sleep(0.05)
     source.gate.set()
     assert (await early, await late) == (1, 2)
+
+
+async def test_what_is_asked_for_all_the_time_is_renewed_before_its_end() -> None:
+    cache, source = make_cache(ttl_s=0.4), Source()
+    assert await cache.get((1, "a"), source.load) == 1
+    source.gate.clear()
+    await asyncio.sleep(0.35)
+    # Nobody waits for the new answer, and it is asked for once.
+    for _ in range(3):
+        assert await asyncio.wait_for(cache.get((1, "a"), source.load), 0.04) == 1
+    source.gate.set()
+    await asyncio.sleep(0.03)
+    assert await cache.get((1, "a"), source.load) == 2
+
+
+async def test_what_is_gone_at_its_renewal_is_gone_at_once() -> None:
+    cache, source = make_cache(ttl_s=0.8), Source()
+
+    def gone() -> int:
+        raise ApiError("invalid_api_key", 401, "revoked")
+
+    assert await cache.get((1, "a"), source.load) == 1
+    await asyncio.sleep(0.65)
+    assert await cache.get((1, "a"), gone) == 1
+    await asyncio.sleep(0.1)
+    with pytest.raises(ApiError):
+        await cache.get((1, "a"), gone)
