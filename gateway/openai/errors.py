@@ -57,15 +57,19 @@ def from_upstream(status: int, found: dict[str, Any] | None) -> ApiError:
         code=code if isinstance(code, str) else "invalid_request",
         status=status,
         message=str(message)[:MAX_MESSAGE_CHARS],
-        type=type_ if isinstance(type_, str) else "invalid_request_error",
+        # Other engines name their exceptions here.
+        type=str(type_) if str(type_).endswith("_error") else "invalid_request_error",
         param=param if isinstance(param, str) else None,
     )
 
 
 def from_frame(found: dict[str, Any]) -> ApiError:
-    """An error object that a replica sent inside its stream."""
-    kind = found.get("type")
+    """An error object that a replica sent inside its stream. Some have a status for a code."""
+    kind, code = str(found.get("type")).lower(), found.get("code")
+    is_its_own = kind.endswith(("server_error", "servererror"))
+    if is_its_own and not isinstance(code, str):
+        return internal_error()
     error = from_upstream(400, found)
-    if isinstance(kind, str) and kind.lower().endswith(("server_error", "servererror")):
-        error.status = 500
+    if is_its_own:
+        error.status, error.type = 500, "server_error"
     return error

@@ -65,7 +65,11 @@ def with_chat_template(ask: Ask, source: str) -> Ask:
 
 
 def as_sent(error: ApiError, ask: Ask) -> ApiError:
-    """The engine counts the messages that it got, the client those that it sent."""
+    """The engine counts the messages that it got, the client those that it sent; what is too long
+    is the client's field, whatever another engine calls it.
+    """
+    if error.code == "context_length_exceeded":
+        error.param = "messages" if ask.endpoint == "chat.completions" else "prompt"
     if not ask.num_added_messages:
         return error
 

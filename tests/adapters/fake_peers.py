@@ -4,13 +4,14 @@ Routes, statuses, texts and error shapes are those of vLLM 0.26 (vllm/entrypoint
 serve/lora) and SGLang 0.5.17 (srt/entrypoints/http_server.py, srt/managers). Tests set what fails.
 """
 
+import asyncio
 import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
 
@@ -19,11 +20,14 @@ from tests.services import free_port
 BASE = "meta-llama/Llama-3.1-8B"
 MAX_MODEL_LEN = 512
 TOKENS = ("Hello", " world", "!")
+Ending = Literal["fails", "dies"]
 
 
 @dataclass
 class FakePeer(ABC):
-    """adapters: name → folder. impostor: what the next answers name as `model` instead."""
+    """adapters: name → folder. impostor: what the next answers name as `model` instead. ends_after:
+    tokens before its stream ends by `ending`; too_long: the next prompt is.
+    """
 
     port: int = field(default_factory=free_port)
     adapters: dict[str, str] = field(default_factory=dict)
@@ -32,6 +36,16 @@ class FakePeer(ABC):
     headers: list[dict[str, str]] = field(default_factory=list)
     impostor: str = ""
     is_dead: bool = False
+    ending: Ending | None = None
+    ends_after: int = 2
+    token_interval_s: float = 0.0
+    too_long: bool = False
+    num_running: int = 0
+
+    def behave(self) -> None:
+        """As it is when all is well."""
+        self.impostor, self.ending = "", None
+        self.token_interval_s, self.too_long = 0.0, False
 
     @property
     def url(self) -> str:
@@ -56,11 +70,43 @@ class FakePeer(ABC):
         served = self.served(body["model"])
         if isinstance(served, web.Response):
             return served
+        if self.too_long:
+            return self.refuse_length()
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
-        async for frame in frames(self.impostor or served):
-            await response.write(f"data: {frame}\n\n".encode())
+        self.num_running += 1
+        try:
+            await self.stream(request, response, self.impostor or served)
+        finally:
+            self.num_running -= 1
         return response
+
+    async def stream(self, request: web.Request, response: web.StreamResponse, model: str) -> None:
+        """Tokens by themselves last as long as they are read; the role comes before them."""
+        number = 0
+        async for frame in frames(model):
+            if self.ending and number == 1 + self.ends_after:
+                await self.end(request, response)
+                return
+            await response.write(f"data: {frame}\n\n".encode())
+            await asyncio.sleep(self.token_interval_s)
+            number += 1
+
+    async def end(self, request: web.Request, response: web.StreamResponse) -> None:
+        if self.ending == "dies":
+            assert request.transport is not None
+            request.transport.abort()
+            return
+        for payload in (json.dumps({"error": self.failure()}), "[DONE]"):
+            await response.write(f"data: {payload}\n\n".encode())
+
+    @abstractmethod
+    def failure(self) -> dict[str, Any]:
+        """What an error frame of its streams holds."""
+
+    @abstractmethod
+    def refuse_length(self) -> web.Response:
+        """Its words for a prompt that does not fit."""
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -104,6 +150,17 @@ class FakeVllm(FakePeer):
         if asked == BASE or asked in self.adapters:
             return asked
         return self.error(404, "NotFoundError", f"The model `{asked}` does not exist.", "model")
+
+    def failure(self) -> dict[str, Any]:
+        error = {"message": "EngineCore died", "type": "InternalServerError"}
+        return error | {"param": None, "code": 500}
+
+    def refuse_length(self) -> web.Response:
+        message = (
+            f"This model's maximum context length is {MAX_MODEL_LEN} tokens. However, your request "
+            "has 900 input tokens. Please reduce the length of the input messages."
+        )
+        return self.error(400, "BadRequestError", message, "input_tokens")
 
     @staticmethod
     def error(status: int, kind: str, message: str, param: str | None = None) -> web.Response:
@@ -162,6 +219,18 @@ class FakeSglang(FakePeer):
             flat = {"object": "error", "message": message, "type": "BadRequest"}
             return web.json_response(flat | {"param": None, "code": 400}, status=400)
         return asked
+
+    def failure(self) -> dict[str, Any]:
+        error = {"object": "error", "message": "Detokenizer died", "type": "InternalServerError"}
+        return error | {"param": None, "code": 500}
+
+    def refuse_length(self) -> web.Response:
+        message = (
+            "The input (900 tokens) is longer than the model's context length "
+            f"({MAX_MODEL_LEN} tokens)."
+        )
+        flat = {"object": "error", "message": message, "type": "BadRequest"}
+        return web.json_response(flat | {"param": None, "code": 400}, status=400)
 
     def result(self, error: str | None = None) -> web.Response:
         body = {"rid": None, "http_worker_ipc": None, "success": error is None}

@@ -7,7 +7,7 @@ import pytest
 import requests
 from pytest_django import DjangoDbBlocker
 
-from tests.adapters.fake_peers import BASE, FakePeer, FakeSglang, FakeVllm
+from tests.adapters.fake_peers import BASE, Ending, FakePeer, FakeSglang, FakeVllm
 from tests.adapters.fake_replica import running
 from tests.gateway.conftest import Customer, Stack
 from tests.gateway.live import default_database, default_store, start_web, wait_for
@@ -35,7 +35,7 @@ def served(
 ) -> Iterator[tuple[Customer, FakePeer, str]]:
     """(a customer, the peer, the digest of its active support-bot, which the peer holds)."""
     stack, peer = peer_stack
-    peer.impostor = ""
+    peer.behave()
     with django_db_blocker.unblock(), default_database(stack.database_url), default_store():
         customer = stack.make_customer()
         digest = stack.activate(customer, "support-bot")
@@ -129,3 +129,81 @@ def test_a_version_with_its_own_chat_template_is_not_served_by_the_bases(
     assert caught.value.status_code == 503
     assert caught.value.code == "chat_template_unavailable"
     assert len(peer.bodies) == num_bodies
+
+
+def stream(customer: Customer, **more: object) -> Iterator[openai.types.chat.ChatCompletionChunk]:
+    body = {"model": "support-bot", "messages": MESSAGES, "stream": True, **more}
+    return iter(customer.client().chat.completions.create(**body))  # type: ignore[call-overload, no-any-return]
+
+
+def text_of(chunks: list[openai.types.chat.ChatCompletionChunk]) -> str:
+    return "".join(one.choices[0].delta.content or "" for one in chunks if one.choices)
+
+
+def test_a_stream(served: tuple[Customer, FakePeer, str]) -> None:
+    """In our names and ids, with usage where it was asked for and nowhere else."""
+    customer, _, digest = served
+    plain = list(stream(customer))
+    counted = list(stream(customer, stream_options={"include_usage": True}))
+    for chunks in (plain, counted[:-1]):
+        assert text_of(chunks) == "Hello world!"
+        assert {(one.model, one.system_fingerprint) for one in chunks} == {
+            ("support-bot@1", digest)
+        }
+        assert [one.choices[0].finish_reason for one in chunks][-1] == "stop"
+        assert all(one.choices and one.usage is None for one in chunks)
+    assert not counted[-1].choices and counted[-1].usage
+    assert (counted[-1].usage.prompt_tokens, counted[-1].usage.completion_tokens) == (7, 3)
+    rows = customer.usage(2)
+    assert [(row.status, row.prompt_tokens, row.completion_tokens) for row in rows] == [
+        ("finished", 7, 3)
+    ] * 2
+
+
+@pytest.mark.case("C132")
+@pytest.mark.parametrize("ending", ["fails", "dies"])
+def test_a_stream_that_breaks(served: tuple[Customer, FakePeer, str], ending: Ending) -> None:
+    """An error frame after what came, which is billed."""
+    customer, peer, _ = served
+    peer.ending, peer.token_interval_s = ending, 0.05
+    seen = []
+    with pytest.raises(openai.APIError) as caught:
+        for chunk in stream(customer):
+            seen.append(chunk)
+    assert text_of(seen) == "Hello world"
+    code = "replica_failed" if ending == "dies" else "internal_error"
+    assert caught.value.code == code
+    [row] = customer.usage(1)
+    assert (row.status, row.error_code, row.completion_tokens) == ("failed", code, 2)
+    assert row.cost > 0
+
+
+@pytest.mark.case("C104")
+def test_a_client_that_leaves(served: tuple[Customer, FakePeer, str]) -> None:
+    customer, peer, _ = served
+    peer.token_interval_s = 0.5
+    chunks = stream(customer)
+    next(chunks)
+    customer.web.close_clients()
+    wait_for("the abort", lambda: not peer.num_running, timeout_s=2)
+    [row] = customer.usage(1)
+    assert row.status == "cancelled" and (row.completion_tokens or 0) < 3
+
+
+@pytest.mark.case("C99")
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_prompt_that_is_too_long(served: tuple[Customer, FakePeer, str], is_stream: bool) -> None:
+    """In each engine's own words, and always OpenAI's code."""
+    customer, peer, _ = served
+    peer.too_long = True
+    with pytest.raises(openai.BadRequestError) as caught:
+        customer.client().chat.completions.create(
+            model="support-bot",
+            messages=MESSAGES,  # type: ignore[arg-type]
+            stream=is_stream,
+            max_tokens=5,
+        )
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
+    assert "512" in caught.value.message
+    [row] = customer.usage(1)
+    assert (row.status, row.cost) == ("failed", 0)
