@@ -29,8 +29,6 @@ from typing import Any, TypeVar
 import redis.asyncio
 from django.conf import settings
 from django.db import DatabaseError
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from tenants.auth import Principal
@@ -52,7 +50,6 @@ HOLD_S = 60.0
 # Longer than any request may run: what is held longer was forgotten, and is let go.
 MAX_HOLD_S = 3600.0
 TIMEOUT_S = 2.0
-MAX_CONNECTIONS = 16
 
 
 @dataclass(frozen=True)
@@ -81,17 +78,11 @@ class Quota:
         url: str | None = None,
     ) -> None:
         """clock_ms replaces the store's clock (and the days')."""
-        self._client = redis.asyncio.Redis.from_pool(
-            redis.asyncio.BlockingConnectionPool.from_url(
-                url or settings.REDIS_URL,
-                max_connections=MAX_CONNECTIONS,
-                timeout=TIMEOUT_S,
-                socket_timeout=TIMEOUT_S,
-                socket_connect_timeout=TIMEOUT_S,
-                # Every verb is idempotent: a connection that the server closed is tried once more.
-                retry=Retry(NoBackoff(), 1),
-                decode_responses=True,
-            )
+        self._client = redis.asyncio.Redis.from_url(
+            url or settings.REDIS_URL,
+            socket_timeout=TIMEOUT_S,
+            socket_connect_timeout=TIMEOUT_S,
+            decode_responses=True,
         )
         scripts = {verb: source(verb) for verb in VERBS}
         self._scripts = ScriptCalls(self._client, scripts)
@@ -159,6 +150,7 @@ class Quota:
                 await self._beating
         while self._running:
             await asyncio.wait(self._running)
+        await self._scripts.close()
         await self._client.aclose()
         await self._client.connection_pool.disconnect()
 
@@ -241,8 +233,8 @@ class Quota:
             log.warning("%s: the counter store does not answer: %s", verb, error)
             raise store_unavailable() from error
         if reply[0] != name:
-            # Another call's answer on this connection: no connection of this pool is trusted now.
-            await self._client.connection_pool.disconnect()
+            # Another call's answer: this connection is trusted no more.
+            await self._scripts.close()
             raise store_unavailable()
         return reply
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import redis.asyncio
-from redis.exceptions import NoScriptError
+from redis.exceptions import ConnectionError, NoScriptError, RedisError, ResponseError
 
 MAX_CALLS = 256
+# A connection that the server closed is noticed by using it: its calls are sent once more.
+MAX_ATTEMPTS = 2
 
 
 @dataclass(frozen=True)
@@ -20,18 +22,27 @@ class Call:
 
 
 class ScriptCalls:
-    """What is called while a trip is under way goes together with the next: a call costs the
-    process a quarter of a trip of its own.
+    """What is called while a trip is under way goes together with the next: a call of many costs
+    a quarter of one by itself.
 
-    A call whose caller left goes on, and its reply is dropped. One an event loop.
+    One connection, used by one trip at a time: the client's pool, locks and pipelines would cost
+    as much as the trip. A call whose caller left goes on, and its reply is dropped. One an event
+    loop; close() it.
     """
 
     def __init__(self, client: "redis.asyncio.Redis", scripts: Mapping[str, str]) -> None:
-        """scripts: by name."""
-        self._client = client
+        """scripts: by name; each is idempotent."""
+        pool: Any = client.connection_pool
+        self._connection: Any = pool.make_connection()
         self._scripts = {name: client.register_script(text) for name, text in scripts.items()}
         self._waiting: list[Call] = []
         self._travelling: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Wait for the trips under way, then disconnect; the next call connects again."""
+        if self._travelling is not None:
+            await self._travelling
+        await self._connection.disconnect()
 
     async def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """The reply of the script of this name.
@@ -56,23 +67,41 @@ class ScriptCalls:
         self._travelling = None
 
     async def _trip(self, calls: Sequence[Call]) -> list[Any]:
-        replies = await self._send(calls)
+        replies = await self._send([self._command(call) for call in calls])
         missing = [n for n, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if missing:
             # The store was restarted. Nothing of these calls has run.
-            for name in {calls[number].script for number in missing}:
-                await self._client.script_load(self._scripts[name].script)
-            again = await self._send([calls[number] for number in missing])
-            for number, reply in zip(missing, again, strict=True):
+            names = {calls[number].script for number in missing}
+            loads = [("SCRIPT LOAD", self._scripts[name].script) for name in names]
+            again = loads + [self._command(calls[number]) for number in missing]
+            late = (await self._send(again))[len(loads) :]
+            for number, reply in zip(missing, late, strict=True):
                 replies[number] = reply
         return replies
 
-    async def _send(self, calls: Sequence[Call]) -> list[Any]:
-        async with self._client.pipeline(transaction=False) as pipeline:
-            for call in calls:
-                sha = self._scripts[call.script].sha
-                pipeline.evalsha(sha, len(call.keys), *call.keys, *call.args)
-            return await pipeline.execute(raise_on_error=False)
+    def _command(self, call: Call) -> tuple[Any, ...]:
+        sha = self._scripts[call.script].sha
+        return ("EVALSHA", sha, len(call.keys), *call.keys, *call.args)
+
+    async def _send(self, commands: Sequence[tuple[Any, ...]], attempt: int = 1) -> list[Any]:
+        connection = self._connection
+        try:
+            await connection.connect()
+            packed = connection.pack_commands(commands)
+            await connection.send_packed_command(packed, check_health=False)
+            return [await self._read() for _ in commands]
+        except (RedisError, OSError) as error:
+            # Replies may be on their way still: nobody may read them as another's.
+            await connection.disconnect(nowait=True)
+            if attempt == MAX_ATTEMPTS or not isinstance(error, ConnectionError):
+                raise
+            return await self._send(commands, attempt + 1)
+
+    async def _read(self) -> Any:
+        try:
+            return await self._connection.read_response()
+        except ResponseError as error:
+            return error
 
 
 def answer(call: Call, reply: Any) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import redis.asyncio
@@ -25,13 +26,27 @@ async def client() -> AsyncIterator["redis.asyncio.Redis"]:
         await client.delete(*KEYS)
 
 
+@asynccontextmanager
+async def script_calls(client: "redis.asyncio.Redis") -> AsyncIterator[ScriptCalls]:
+    calls = ScriptCalls(client, {"add": ADD})
+    try:
+        yield calls
+    finally:
+        await calls.close()
+
+
+@pytest.fixture
+async def calls(client: "redis.asyncio.Redis") -> AsyncIterator[ScriptCalls]:
+    async with script_calls(client) as calls:
+        yield calls
+
+
 async def num_reads(client: "redis.asyncio.Redis") -> int:
     """What the store has read from sockets: a pipeline is one of them."""
     return int((await client.info("stats"))["total_reads_processed"])
 
 
-async def test_it_works(client: "redis.asyncio.Redis") -> None:
-    calls = ScriptCalls(client, {"add": ADD})
+async def test_it_works(client: "redis.asyncio.Redis", calls: ScriptCalls) -> None:
     await calls.call("add", KEYS, [0])
     before = await num_reads(client)
     replies = await asyncio.gather(*(calls.call("add", KEYS, [1]) for _ in range(200)))
@@ -39,8 +54,9 @@ async def test_it_works(client: "redis.asyncio.Redis") -> None:
     assert await num_reads(client) - before < 20
 
 
-async def test_a_bad_call_takes_no_neighbour_along(client: "redis.asyncio.Redis") -> None:
-    calls = ScriptCalls(client, {"add": ADD})
+async def test_a_bad_call_takes_no_neighbour_along(
+    client: "redis.asyncio.Redis", calls: ScriptCalls
+) -> None:
     made = [calls.call("add", KEYS, [amount]) for amount in (1, "bad", 2)]
     replies = await asyncio.gather(*made, return_exceptions=True)
     assert replies[0] == 1
@@ -49,17 +65,17 @@ async def test_a_bad_call_takes_no_neighbour_along(client: "redis.asyncio.Redis"
 
 
 async def test_a_store_that_forgot_the_script_is_told_it_again(
-    client: "redis.asyncio.Redis",
+    client: "redis.asyncio.Redis", calls: ScriptCalls
 ) -> None:
-    calls = ScriptCalls(client, {"add": ADD})
     for _ in range(2):
         await client.script_flush()
         assert len(await asyncio.gather(*(calls.call("add", KEYS, [1]) for _ in range(5)))) == 5
     assert int(await client.get(KEYS[0])) == 10
 
 
-async def test_a_caller_that_left_leaves_nobody_elses_reply(client: "redis.asyncio.Redis") -> None:
-    calls = ScriptCalls(client, {"add": ADD})
+async def test_a_caller_that_left_leaves_nobody_elses_reply(
+    client: "redis.asyncio.Redis", calls: ScriptCalls
+) -> None:
     left = asyncio.create_task(calls.call("add", KEYS, [100]))
     await asyncio.sleep(0)
     stayed = asyncio.create_task(calls.call("add", KEYS, [1]))
@@ -70,9 +86,19 @@ async def test_a_caller_that_left_leaves_nobody_elses_reply(client: "redis.async
 
 
 async def test_without_the_store_every_caller_is_told() -> None:
-    async with redis.asyncio.Redis.from_url("redis://127.0.0.1:1") as nowhere:
-        calls = ScriptCalls(nowhere, {"add": ADD})
+    async with (
+        redis.asyncio.Redis.from_url("redis://127.0.0.1:1") as nowhere,
+        script_calls(nowhere) as calls,
+    ):
         for _ in range(2):
             made = [calls.call("add", KEYS, [1]) for _ in range(3)]
             replies = await asyncio.gather(*made, return_exceptions=True)
             assert all(isinstance(reply, RedisError | OSError) for reply in replies)
+
+
+async def test_a_connection_that_the_store_closed_is_made_anew(
+    client: "redis.asyncio.Redis", calls: ScriptCalls
+) -> None:
+    assert await calls.call("add", KEYS, [1]) == 1
+    await client.client_kill_filter(_type="normal", skipme=True)
+    assert await calls.call("add", KEYS, [1]) == 2
