@@ -3,6 +3,7 @@ as OpenAI answers it.
 """
 
 import time
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import openai
@@ -26,6 +27,12 @@ class Order(BaseModel):
 
 
 @pytest.fixture(scope="module")
+def client(acme: Member) -> Iterator[openai.OpenAI]:
+    with acme.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
 def base(acme: Member) -> str:
     answer = acme.session.get(f"{acme.url}/api/session", timeout=30).json()
     return str(answer["base_model"])
@@ -37,10 +44,10 @@ def greedy(acme: Member, base: str) -> dict[str, Any]:
     return {"model": base, "messages": COUNT, "max_tokens": MAX_TOKENS, "temperature": 0}
 
 
-def test_chat_stream_n_and_logprobs(acme: Member, greedy: dict[str, Any]) -> None:
+def test_chat_stream_n_and_logprobs(client: openai.OpenAI, greedy: dict[str, Any]) -> None:
     """One answer four times over: whole, streamed, twice in one, and by its tokens."""
-    create = acme.client().chat.completions.create
-    raw = acme.client().chat.completions.with_raw_response.create(**greedy)
+    create = client.chat.completions.create
+    raw = client.chat.completions.with_raw_response.create(**greedy)
     whole = strict(ChatCompletion, raw.content)
     text = whole.choices[0].message.content
     assert text and whole.choices[0].finish_reason == "length"
@@ -63,8 +70,8 @@ def test_chat_stream_n_and_logprobs(acme: Member, greedy: dict[str, Any]) -> Non
         assert all(one.top_logprobs[0].token == one.token for one in choice.logprobs.content)
 
 
-def test_stop(acme: Member, greedy: dict[str, Any]) -> None:
-    create = acme.client().chat.completions.create
+def test_stop(client: openai.OpenAI, greedy: dict[str, Any]) -> None:
+    create = client.chat.completions.create
     text = create(**greedy).choices[0].message.content or ""
     stop = text[len(text) // 2 :][:5]
     stopped = create(**greedy, stop=[stop, "no such words"])
@@ -72,8 +79,8 @@ def test_stop(acme: Member, greedy: dict[str, Any]) -> None:
     assert stopped.choices[0].finish_reason == "stop"
 
 
-def test_a_json_schema(acme: Member) -> None:
-    answer = acme.client().chat.completions.parse(
+def test_a_json_schema(client: openai.OpenAI, acme: Member) -> None:
+    answer = client.chat.completions.parse(
         model=acme.adapters[0], messages=ORDER, response_format=Order, temperature=0
     )
     assert isinstance(answer.choices[0].message.parsed, Order)
@@ -110,10 +117,28 @@ def test_refusals(acme: Member, greedy: dict[str, Any]) -> None:
     assert refusal(acme, acme.api_key, **greedy | {"temperature": "hot"}) == hot
 
 
-def test_a_cancelled_stream(acme: Member, greedy: dict[str, Any]) -> None:
+def make_key(member: Member, **limits: Any) -> str:
+    answer = member.call(
+        "POST", "keys/", json={"name": "limited", "scopes": ["inference"], **limits}
+    )
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["secret"])
+
+
+def test_a_minutes_limit_and_a_spent_budget(acme: Member, greedy: dict[str, Any]) -> None:
+    key = make_key(acme, requests_per_minute=1)
+    with openai.OpenAI(base_url=f"{acme.url}/v1", api_key=key) as client:
+        client.chat.completions.create(**greedy | {"max_tokens": 1})
+    limited = (openai.RateLimitError, 429, "requests", None, "rate_limit_exceeded")
+    assert refusal(acme, key, **greedy) == limited
+    spent = (openai.RateLimitError, 429, "insufficient_quota", None, "insufficient_quota")
+    assert refusal(acme, make_key(acme, monthly_budget="0.00"), **greedy) == spent
+
+
+def test_a_cancelled_stream(client: openai.OpenAI, acme: Member, greedy: dict[str, Any]) -> None:
     """It ends at once, and what it has produced is in the ledger."""
     endless = greedy | {"max_tokens": 1500, "extra_body": {"ignore_eos": True}}
-    stream = acme.client().chat.completions.create(**endless, stream=True)
+    stream = client.chat.completions.create(**endless, stream=True)
     request_id = stream.response.headers["x-request-id"]
     for number, _ in enumerate(stream):
         if number == 5:
