@@ -199,17 +199,21 @@ def sse(value: dict[str, Any]) -> bytes:
 
 
 class Folder:
-    """Chunks in, the choices of one JSON answer out: texts and logprobs joined, by index."""
+    """Chunks in, the choices of one JSON answer out: texts, logprobs and calls joined, by index."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._is_chat = endpoint == "chat.completions"
         self._choices: dict[int, dict[str, Any]] = {}
+        self._calls: dict[int, dict[int, dict[str, Any]]] = {}
 
     def add(self, chunk: dict[str, Any]) -> None:
         for part in chunk["choices"]:
             whole = self._choices.setdefault(part["index"], self._empty(part["index"]))
             if self._is_chat:
-                join_strings(whole["message"], part.get("delta") or {})
+                delta = part.get("delta") or {}
+                join_strings(whole["message"], delta)
+                if delta.get("tool_calls"):
+                    join_calls(self._calls.setdefault(part["index"], {}), delta["tool_calls"])
             else:
                 whole["text"] += part.get("text") or ""
             if part.get("logprobs"):
@@ -225,6 +229,10 @@ class Folder:
         return choice | {"text": ""}
 
     def choices(self) -> list[dict[str, Any]]:
+        for index, calls in self._calls.items():
+            message = self._choices[index]["message"]
+            message["tool_calls"] = [calls[place] for place in sorted(calls)]
+            message["content"] = message["content"] or None
         return [self._choices[index] for index in sorted(self._choices)]
 
 
@@ -232,6 +240,14 @@ def join_strings(message: dict[str, Any], delta: dict[str, Any]) -> None:
     for name, value in delta.items():
         if isinstance(value, str) and name != "role":
             message[name] = (message.get(name) or "") + value
+
+
+def join_calls(calls: dict[int, dict[str, Any]], parts: list[dict[str, Any]]) -> None:
+    """Of tools, by their place, which only a stream tells; arguments come in pieces."""
+    for part in parts:
+        call = calls.setdefault(part["index"], {"id": "", "type": "function", "function": {}})
+        call["id"] = part.get("id") or call["id"]
+        join_strings(call["function"], part.get("function") or {})
 
 
 def join_lists(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types.chat import ChatCompletion
 
 from gateway.openai.relay import (
     MAX_FRAME_BYTES,
@@ -21,6 +22,7 @@ from gateway.openai.relay import (
 )
 from gateway.openai.schema import Ask, parse_ask
 from tenants.errors import ApiError
+from tests.gateway.sdk.shapes import strict
 
 GOLDEN_DIR = Path(__file__).parent / "golden"
 DIGEST = "d" * 64
@@ -129,13 +131,20 @@ def test_what_is_no_chunk_is_broken(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "status"), [("server_error", 500), ("invalid_request_error", 400)]
+    ("kind", "type_", "status"),
+    [
+        ("server_error", "server_error", 500),
+        ("InternalServerError", "server_error", 500),
+        ("invalid_request_error", "invalid_request_error", 400),
+        ("BadRequestError", "invalid_request_error", 400),
+    ],
 )
-def test_an_error_frame_is_raised(kind: str, status: int) -> None:
+def test_an_error_frame_is_raised(kind: str, type_: str, status: int) -> None:
     frame = {"error": {"message": "no", "type": kind, "param": None, "code": "broken"}}
     with pytest.raises(ApiError) as caught:
         Relay(ask(), IDENTITY).decode(orjson.dumps(frame))
-    assert (caught.value.status, caught.value.code, caught.value.type) == (status, "broken", kind)
+    error = caught.value
+    assert (error.status, error.code, error.type) == (status, "broken", type_)
 
 
 def test_counts_never_go_back_and_cached_stays_a_part() -> None:
@@ -154,3 +163,41 @@ def test_the_role_alone_is_no_token() -> None:
     assert not relay.has_token
     relay.decode(chunk())
     assert relay.has_token
+
+
+def test_calls_of_tools_are_folded() -> None:
+    """As vLLM streams them: two calls, their arguments in pieces, for the second of two choices."""
+    pieces: list[dict[str, Any]] = [
+        {
+            "index": 0,
+            "id": "call_a",
+            "type": "function",
+            "function": {"name": "f", "arguments": ""},
+        },
+        {"index": 0, "function": {"arguments": '{"city":'}},
+        {
+            "index": 1,
+            "id": "call_b",
+            "type": "function",
+            "function": {"name": "g", "arguments": ""},
+        },
+        {"index": 0, "function": {"arguments": ' "Oslo"}'}},
+        {"index": 1, "function": {"arguments": "{}"}},
+    ]
+    folder = Folder("chat.completions")
+    deltas: list[dict[str, Any]] = [{"role": "assistant"}, *({"tool_calls": [p]} for p in pieces)]
+    for delta in deltas:
+        folder.add({"choices": [{"index": 1, "delta": delta}]})
+    folder.add({"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]})
+    folder.add({"choices": [{"index": 1, "delta": {}, "finish_reason": "tool_calls"}]})
+    answer = Relay(ask(), IDENTITY).whole(folder.choices())
+    typed = strict(ChatCompletion, orjson.dumps(answer))
+    text, called = (choice.message for choice in typed.choices)
+    assert (text.content, text.tool_calls) == ("Hi", None)
+    assert called.content is None and called.tool_calls
+    found = [one.model_dump()["function"] for one in called.tool_calls]
+    assert found == [
+        {"name": "f", "arguments": '{"city": "Oslo"}'},
+        {"name": "g", "arguments": "{}"},
+    ]
+    assert [one.id for one in called.tool_calls] == ["call_a", "call_b"]
