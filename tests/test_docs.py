@@ -12,7 +12,7 @@ ROOMS = (
 )
 DOCS = (
     *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"),
-    *(f"docs/{name}.md" for name in ("serving", "sockets", "troubleshooting", "uploads")),
+    *(f"docs/{name}.md" for name in ("errors", "serving", "sockets", "troubleshooting", "uploads")),
     *(f"{room}/README.md" for room in ROOMS),
 )
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")

@@ -14,12 +14,13 @@ from tenants.audit import system
 from tenants.keys import create_key, revoke_key
 from tests.gateway.conftest import Customer, Stack
 from tests.gateway.fake_replica import Behaviour
-from tests.gateway.live import BASE_MODEL
+from tests.gateway.live import BASE_MODEL, ROOT_DIR
 
 MESSAGES: list[Any] = [{"role": "user", "content": "Hi"}]
 CHAT: dict[str, Any] = {"model": BASE_MODEL, "messages": MESSAGES, "max_tokens": 5}
 Call = Callable[[openai.OpenAI], object]
 INVALID = "invalid_request_error"
+DOCUMENTED = (ROOT_DIR / "docs" / "errors.md").read_text()
 BUSY = {"message": "full", "type": "server_error", "param": None, "code": "overloaded"}
 
 
@@ -36,6 +37,8 @@ def error_of(client: openai.OpenAI, call: Call) -> openai.APIStatusError:
     error = caught.value
     assert isinstance(error.body, dict) and list(error.body) == ["message", "type", "param", "code"]
     assert error.body["message"] and error.request_id and len(error.request_id) == 32
+    assert f"`{error.type}`" in DOCUMENTED and f"`{error.code}`" in DOCUMENTED
+    assert str(error.status_code) in DOCUMENTED
     headers = error.response.headers
     assert headers["content-type"] == "application/json"
     if "retry-after" in headers:
