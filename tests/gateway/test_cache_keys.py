@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 
+from adapters.access import Resolved
 from gateway.admission import authenticate, authenticate_member, current_prices, resolve_model
 from gateway.caches import TenantCache
 from gateway.prefix import prefix_key
@@ -59,6 +60,10 @@ def askers(transactional_db: None) -> tuple[Asker, Asker]:
     return make_asker(get_acme(), make_alice(), 1), make_asker(get_initech(), make_carol(), 2)
 
 
+async def resolve_own(runtime: Runtime, asker: Asker, name: str) -> Resolved:
+    return await resolve_model(runtime, await authenticate(runtime, asker.api_key), name)
+
+
 Question = Callable[[Runtime, Asker], Awaitable[Any]]
 # By cache: how requests ask it. A new cache has none, and fails the test.
 QUESTIONS: dict[str, list[Question]] = {
@@ -67,8 +72,8 @@ QUESTIONS: dict[str, list[Question]] = {
         lambda runtime, asker: authenticate_member(runtime, asker.user.id, asker.tenant.slug),
     ],
     "models": [
-        lambda runtime, asker: resolve_model(runtime, asker.tenant.id, "same-name"),
-        lambda runtime, asker: resolve_model(runtime, asker.tenant.id, settings.BASE_MODEL_NAME),
+        lambda runtime, asker: resolve_own(runtime, asker, "same-name"),
+        lambda runtime, asker: resolve_own(runtime, asker, settings.BASE_MODEL_NAME),
     ],
     "prices": [lambda runtime, asker: current_prices(runtime, asker.tenant.id)],
 }
@@ -107,6 +112,9 @@ MEMORIES = {
     "adapters/validation/child.py:nursery": "the process that forks the checks",
     "gateway/simulate/policies.py:ring": "the simulator's own",
     "inference/server/template_child.py:compiled": "pure: a template's text to its code",
+    "tenants/counters/__init__.py:source": "the scripts' text",
+    "tenants/counters/__init__.py:store_keys": "pure: a tenant and a key to names that hold both",
+    "tenants/quota.py:as_text": "pure: limits to text",
     "tenants/store.py:store": "a connection to the counters",
 }
 
