@@ -43,6 +43,10 @@ local function sweep()
     end
   end
   if #late > 0 then redis.call('PEXPIRE', expired, DAY_MS) end
+  -- A clock set back must not make a hold, or a minute, last an hour.
+  local latest = now + hold_ms
+  local ahead = redis.call('ZRANGEBYSCORE', holds, latest + 1, '+inf', 'LIMIT', 0, 1000)
+  for _, one in ipairs(ahead) do redis.call('ZADD', holds, latest, one) end
 end
 
 local function tokens_of(member) return tonumber(string.match(member, ':(%d+)$')) end
@@ -54,7 +58,6 @@ local function trim(scope)
     for _, member in ipairs(old) do add(scope, 'tokens', -tokens_of(member)) end
     redis.call('ZREMRANGEBYSCORE', window, '-inf', border)
   end
-  -- A clock set back must not make a minute last an hour.
   if scope.last and scope.last > now then
     for _, member in ipairs(redis.call('ZRANGEBYSCORE', window, now, '+inf')) do
       redis.call('ZADD', window, now, member)
@@ -167,7 +170,7 @@ local function admit(found)
     add(scope, 'held_nanos', nanos)
   end
   redis.call('ZADD', holds, now + hold_ms, id)
-  local record = {key, day, month, ARGV[6], ARGV[7], string.format('%.0f', now)}
+  local record = {key, day, month, ARGV[6], ARGV[7]}
   redis.call('HSET', held, id, table.concat(record, ':'))
 end
 

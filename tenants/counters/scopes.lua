@@ -8,7 +8,7 @@
 --                  ledger; "generation" names this store's life
 --   window   zset  a scope's "<id>:<tokens>" -> admission, ms    requests of the last 60 s
 --   holds    zset  request id -> expiry, ms                      running requests
---   held     hash  request id -> "<key>:<day>:<month>:<tokens>:<nanos>:<admission>" of the same
+--   held     hash  request id -> "<key>:<day>:<month>:<tokens>:<nanos>" of the same requests
 --   expired  hash  the same of holds that ran out before they were settled
 --   recent   zset  "<id>:<key>:<day>:<month>:<tokens>:<nanos>" -> ms    settled lately, perhaps not yet
 --                  in the ledger
@@ -28,7 +28,7 @@ if not now then
 end
 
 local WINDOW_MS, RECENT_MS, DAY_MS = 60000, 60000, 86400000
-local RECORD = '^([^:]*):([^:]*):([^:]*):([^:]*):([^:]*):([^:]*)$'
+local RECORD = '^([^:]*):([^:]*):([^:]*):([^:]*):([^:]*)$'
 local COUNTERS = {
   'tokens', 'last', 'running', 'held_tokens', 'held_nanos',
   'day_tokens', 'day_nanos', 'month_tokens', 'month_nanos',

@@ -7,8 +7,8 @@ local has_budget, is_refund = ARGV[9] == '1', ARGV[10] == '1'
 local record = redis.call('HGET', held, id)
 local is_held = record
 record = record or redis.call('HGET', expired, id)
-local bound, bound_nanos, admission
-if record then key, day, month, bound, bound_nanos, admission = string.match(record, RECORD) end
+local bound, bound_nanos
+if record then key, day, month, bound, bound_nanos = string.match(record, RECORD) end
 local is_emptied = scope_of('').generation ~= generation
 if not record and not is_emptied then return {id, 0} end
 local found = living(key)
@@ -23,12 +23,12 @@ end
 
 -- In its window, the bound becomes what was used; a request that never ran leaves it.
 local function correct_window(scope)
-  if not scope.last then return end
-  if redis.call('ZREM', scope.window, id .. ':' .. bound) == 0 then return end
+  local member = id .. ':' .. bound
+  local at = scope.last and redis.call('ZSCORE', scope.window, member)
+  if not at then return end
+  redis.call('ZREM', scope.window, member)
+  if not is_refund then redis.call('ZADD', scope.window, at, id .. ':' .. ARGV[7]) end
   add(scope, 'tokens', num_tokens - tonumber(bound))
-  if not is_refund then
-    redis.call('ZADD', scope.window, math.min(now, tonumber(admission)), id .. ':' .. ARGV[7])
-  end
 end
 
 if record and (is_refund or ARGV[7] ~= bound) then
