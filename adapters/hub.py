@@ -1,6 +1,7 @@
-"""The two files of a Hugging Face repository, by its own client: sizes first, then bytes.
+"""The files of a Hugging Face repository, by its own client: sizes first, then bytes.
 
-Nothing but adapter_config.json and adapter_model.safetensors is asked for; a pickle never is.
+Nothing but adapter_config.json, adapter_model.safetensors and where a chat template may be is asked
+for; a pickle never is.
 """
 
 import shutil
@@ -20,6 +21,7 @@ from huggingface_hub.errors import (
 
 from adapters.storage import CONFIG_FILE, WEIGHTS_FILE
 from adapters.validation.members import is_pickle
+from adapters.validation.template_file import TEMPLATE_FILES
 
 TIMEOUT_S = 20.0
 # What its client raises: its own errors, its HTTP library's, the disk's.
@@ -37,11 +39,12 @@ class HubError(Exception):
 
 @dataclass(frozen=True)
 class Found:
-    """What a revision holds. commit: its sha."""
+    """What a revision holds. commit: its sha. names: of what is fetched; num_bytes: of all."""
 
     repo_id: str
     commit: str
     num_bytes: int
+    names: tuple[str, ...]
 
 
 def look_up(repo_id: str, revision: str, token: str, max_bytes: int) -> Found:
@@ -54,13 +57,14 @@ def look_up(repo_id: str, revision: str, token: str, max_bytes: int) -> Found:
         raise _named(error, repo_id, revision, token) from None
     sizes = {one.rfilename: one.size for one in info.siblings or ()}
     _require_files(repo_id, sizes)
-    num_bytes = sum(sizes[name] or 0 for name in (CONFIG_FILE, WEIGHTS_FILE))
+    names = (CONFIG_FILE, WEIGHTS_FILE, *(name for name in TEMPLATE_FILES if name in sizes))
+    num_bytes = sum(sizes[name] or 0 for name in names)
     if num_bytes > max_bytes:
-        message = f"{repo_id} has {num_bytes} bytes in its two files; the plan allows {max_bytes}."
+        message = f"{repo_id} has {num_bytes} bytes in its files; the plan allows {max_bytes}."
         raise HubError("too_large", message)
     if not info.sha:
         raise HubError("hub_unreachable", "The hub did not say which commit this is.", True)
-    return Found(repo_id, info.sha, num_bytes)
+    return Found(repo_id, info.sha, num_bytes, names)
 
 
 def _require_files(repo_id: str, sizes: dict[str, int | None]) -> None:
@@ -74,10 +78,10 @@ def _require_files(repo_id: str, sizes: dict[str, int | None]) -> None:
 
 
 def download(found: Found, token: str, folder: Path) -> None:
-    """Both files into folder, of found's commit and of its size. Raises HubError."""
+    """Its files into folder, of found's commit and of its size. Raises HubError."""
     staged = folder / "hub"
     try:
-        for name in (CONFIG_FILE, WEIGHTS_FILE):
+        for name in found.names:
             path = hf_hub_download(
                 found.repo_id,
                 name,
@@ -91,7 +95,7 @@ def download(found: Found, token: str, folder: Path) -> None:
         raise _named(error, found.repo_id, found.commit, token) from None
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-    num_bytes = sum((folder / name).stat().st_size for name in (CONFIG_FILE, WEIGHTS_FILE))
+    num_bytes = sum((folder / name).stat().st_size for name in found.names)
     if num_bytes != found.num_bytes:
         message = f"The hub said {found.num_bytes} bytes and gave {num_bytes}."
         raise HubError("hub_unreachable", message, is_passing=True)

@@ -3,6 +3,7 @@
 Beside the bytes, never part of them: it may change at any time, and the digest stays.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,12 +14,12 @@ from rest_framework.request import Request
 
 from adapters.models import Adapter, AdapterVersion
 from adapters.transition import label
+from adapters.validation.template import MAX_TEMPLATE_CHARS
 from tenants import audit, events
 from tenants.auth import Principal
 from tenants.errors import ApiError
 
 MAX_SYSTEM_PROMPT_CHARS = 32_768
-MAX_TEMPLATE_CHARS = 65_536
 # Beside a request's own, which may be as many.
 MAX_STOPS = 4
 MAX_STOP_CHARS = 1024
@@ -178,6 +179,19 @@ def set_profile(
 
 
 def first_profile(adapter: Adapter) -> dict[str, Any]:
-    """Of a new version: a copy of the active one's, so that retraining forgets no stop word."""
+    """Of a new version: a copy of the active one's, so that retraining forgets no stop word.
+
+    Not of a chat template that came with the active one's files: the new files bring their own.
+    """
     active = adapter.active_version
-    return dict(active.profile) if active else {}
+    if active is None:
+        return {}
+    came = active.report["facts"].get("chat_template", {}).get("sha256")
+    kept = dict(active.profile)
+    if came and sha256_of(kept.get("chat_template", "")) == came:
+        del kept["chat_template"]
+    return kept
+
+
+def sha256_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

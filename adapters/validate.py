@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -14,6 +15,7 @@ from adapters import storage, tasks
 from adapters.blobs import BlobError
 from adapters.models import AdapterVersion, Replica, VersionState
 from adapters.transition import move, publish_progress, publish_version
+from adapters.uploaded_template import keep_uploaded, try_uploaded
 from adapters.validation.check import CheckRequest
 from adapters.validation.child import ValidationCrashed, run_child
 from adapters.validation.limits import ChildLimits
@@ -47,6 +49,8 @@ def validate_version(tenant_id: int, version_id: int, limits: ChildLimits | None
                 limits or ChildLimits(max_file_bytes=plan.max_upload_bytes + (1 << 20)),
                 on_tick=partial(_beat, version),
             )
+            # A child of its own: what a template exhausts is no limit of the other checks.
+            try_uploaded(version, verdict, lambda _: _beat(version, None))
         except ValidationCrashed as crash:
             _settle_crash(version, crash)
         else:
@@ -122,11 +126,21 @@ def _settle(version: AdapterVersion, verdict: dict[str, Any]) -> None:
     _publish(version, quarantine, verdict["digest"])
     fields = {name: verdict[name] for name in ("digest", "rank", "size_bytes")}
     fields |= {"report": report, "quarantine": "", "error": "", "heartbeat_at": None}
-    if move(version, VersionState.READY, **fields):
+    if _finish(version, fields, verdict["chat_template"]):
         storage.discard_quarantine(quarantine)
     else:
         # Deleted meanwhile, or taken over: then the quarantine is the successor's.
         storage.delete_blob_if_unused(verdict["digest"])
+
+
+def _finish(
+    version: AdapterVersion, fields: dict[str, Any], template: dict[str, str] | None
+) -> bool:
+    with transaction.atomic():
+        fields["report"]["warnings"] += keep_uploaded(version, template)
+        is_ours = move(version, VersionState.READY, **fields)
+        transaction.set_rollback(not is_ours)
+    return is_ours
 
 
 def _publish(version: AdapterVersion, quarantine: str, digest: str) -> None:

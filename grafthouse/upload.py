@@ -12,18 +12,23 @@ from grafthouse.parts import PART_BYTES, Counted, Moved, send_in_parts
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
+# Where a trainer saves the chat template that the adapter was trained with.
+TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 POLL_INTERVAL_S = 0.3
 
 
 def files_of(path: Path) -> dict[str, Path]:
-    """The upload's fields: a folder is its two files, a file is an archive. Raises Failure."""
+    """The upload's fields: a folder is its two files and where its chat template may be, a file is
+    an archive. Raises Failure.
+    """
     if path.is_dir():
         found = {"config": path / CONFIG_FILE, "weights": path / WEIGHTS_FILE}
         missing = [file.name for file in found.values() if not file.is_file()]
         if missing:
             raise Failure(f"{path}: no {' and no '.join(missing)} in it.", Exit.USAGE)
-        return found
+        beside = {name: path / name for name in TEMPLATE_FILES}
+        return found | {name: file for name, file in beside.items() if file.is_file()}
     if not path.is_file():
         raise Failure(f"{path}: neither a folder nor a file.", Exit.USAGE)
     if not path.name.lower().endswith(ARCHIVE_SUFFIXES):

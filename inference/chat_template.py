@@ -143,11 +143,14 @@ def load_special_tokens(config: dict[str, Any]) -> dict[str, str]:
 
 
 def load_chat_template(folder: Path, config: dict[str, Any]) -> ChatTemplate | None:
+    source = template_source(folder, config)
+    return None if source is None else ChatTemplate(source, load_special_tokens(config))
+
+
+def template_source(folder: Path, config: dict[str, Any]) -> str | None:
     """chat_template.jinja, else tokenizer_config.json's (of several, the one named "default")."""
     path = folder / "chat_template.jinja"
     source: Any = path.read_text("utf-8") if path.is_file() else config.get("chat_template")
     if isinstance(source, list):
         source = {entry.get("name"): entry.get("template") for entry in source}.get("default")
-    if not isinstance(source, str):
-        return None
-    return ChatTemplate(source, load_special_tokens(config))
+    return source if isinstance(source, str) else None

@@ -91,6 +91,11 @@ class FactsSerializer(serializers.Serializer[Any]):
     targets = serializers.ListField(child=serializers.CharField(), required=False)
     dtypes = serializers.ListField(child=serializers.CharField(), required=False)
     scales = serializers.ListField(child=serializers.FloatField(), required=False)
+    chat_template = serializers.DictField(
+        child=serializers.CharField(),
+        required=False,
+        help_text="The file that it came in, and its sha256.",
+    )
     # The stubs know `source` as where a field reads from.
     source = SourceSerializer(  # type: ignore[assignment]
         required=False, help_text="The Hugging Face repository it was imported from."

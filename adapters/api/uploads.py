@@ -16,16 +16,20 @@ from django.core.files.uploadhandler import FileUploadHandler, SkipFile, StopUpl
 from adapters import storage
 from adapters.uploads import ArrivedPart
 from adapters.validation.members import is_pickle
+from adapters.validation.template_file import TEMPLATE_FILES
 from tenants.errors import ApiError
 
 FILE_BY_FIELD = {
     "config": storage.CONFIG_FILE,
     "weights": storage.WEIGHTS_FILE,
     "archive": storage.ARCHIVE_FILE,
+    **{name: name for name in TEMPLATE_FILES},
 }
 # A folder's files, all in this field: here a file's own name says which it is.
 FOLDER_FIELD = "files"
 FIELD_BY_NAME = {storage.CONFIG_FILE: "config", storage.WEIGHTS_FILE: "weights"}
+# Of a folder, taken beside these; each is its own field.
+OPTIONAL = frozenset(TEMPLATE_FILES)
 EXPECTED = (
     "expected the files 'config' and 'weights', a folder's in 'files', or one file 'archive' "
     "(zip, tar or tar.gz)"
@@ -57,10 +61,10 @@ class QuarantineHandler(FileUploadHandler):
         super().new_file(field_name, file_name, *args, **kwargs)
         if field_name == FOLDER_FIELD and self.has_folder:
             name = file_name.rpartition("/")[2]
-            if name not in FIELD_BY_NAME:
+            if name not in FIELD_BY_NAME and name not in OPTIONAL:
                 self.dropped.append(name)
                 raise SkipFile
-            field_name = FIELD_BY_NAME[name]
+            field_name = FIELD_BY_NAME.get(name, name)
         if field_name not in self.file_by_field or field_name in self.fields:
             self.unknown.append(field_name)
             raise SkipFile
@@ -134,8 +138,9 @@ def require_complete(handler: QuarantineHandler, max_bytes: int) -> None:
     if handler.unknown:
         names = ", ".join(repr(name[:40]) for name in handler.unknown[:5])
         raise ApiError("unexpected_file", 400, f"Unexpected or repeated files {names}: {EXPECTED}.")
-    if handler.fields not in ({"config", "weights"}, {"archive"}):
-        found = ", ".join(sorted(handler.fields)) or "none"
+    fields = handler.fields - OPTIONAL
+    if fields not in ({"config", "weights"}, {"archive"}):
+        found = ", ".join(sorted(fields)) or "none"
         pickles = [name for name in handler.dropped if is_pickle(name)]
         advice = " Pickles are never opened: convert to safetensors." if pickles else ""
         raise ApiError("missing_file", 400, f"Found files: {found}; {EXPECTED}.{advice}")

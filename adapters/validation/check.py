@@ -10,6 +10,7 @@ from adapters.validation.archive import unpack
 from adapters.validation.join import ARCHIVE, join_parts
 from adapters.validation.members import WANTED
 from adapters.validation.progress import Tell, unheard
+from adapters.validation.template_file import find_template
 from adapters.validation.values import check_effect, check_finite, scan
 from inference.adapter_format import (
     MAX_CONFIG_BYTES,
@@ -41,7 +42,10 @@ class CheckRequest:
 
 @dataclass
 class Verdict:
-    """digest, rank, size_bytes: of a sound upload, else None. All of it is JSON."""
+    """digest, rank, size_bytes: of a sound upload, else None. All of it is JSON.
+
+    chat_template: {file, source} of the one that came with it and has still to be tried.
+    """
 
     problems: list[dict[str, str]] = field(default_factory=list)
     warnings: list[dict[str, str]] = field(default_factory=list)
@@ -49,6 +53,7 @@ class Verdict:
     digest: str | None = None
     rank: int | None = None
     size_bytes: int | None = None
+    chat_template: dict[str, str] | None = None
 
     def add(self, problems: list[Problem], warnings: list[Problem]) -> None:
         self.problems += [problem.as_dict() for problem in shortened(problems)]
@@ -68,10 +73,17 @@ def check(request: CheckRequest, tell: Tell = unheard) -> Verdict:
         if (folder / ARCHIVE).exists():
             tell("unpacking", 0.0)
             verdict.add([], unpack(folder / ARCHIVE, folder, request.max_bytes))
+        _find_template(verdict, folder, request)
         _check_files(verdict, folder, spec, request, tell)
     except FormatError as error:
         verdict.add(error.problems, [])
     return verdict
+
+
+def _find_template(verdict: Verdict, folder: Path, request: CheckRequest) -> None:
+    found, problems = find_template(folder, request.base_model_path)
+    verdict.add(problems, [])
+    verdict.chat_template = None if found is None else asdict(found)
 
 
 def _check_files(

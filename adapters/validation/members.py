@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from adapters.validation.template_file import TEMPLATE_FILES
 from inference.adapter_format import FormatError, Problem
 
 MAX_MEMBERS = 256
@@ -13,6 +14,8 @@ MAX_NAME_CHARS = 255
 # Trained weights hardly compress; a B of zeros does, but it is refused anyway.
 MAX_RATIO = 100
 WANTED = ("adapter_config.json", "adapter_model.safetensors")
+# Taken when it lies beside the config: a folder of checkpoints has more than one.
+OPTIONAL = TEMPLATE_FILES
 
 _CHUNK_BYTES = 1 << 20
 _PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
@@ -73,7 +76,7 @@ class SeenNames:
 
 
 def choose(names: Iterable[str]) -> tuple[dict[str, str], list[Problem]]:
-    """Of files: wanted file → the member's name; a warning for each other one."""
+    """Of files: wanted or optional file → the member's name; a warning for each other one."""
     chosen: dict[str, str] = {}
     others: list[str] = []
     for member in names:
@@ -85,7 +88,16 @@ def choose(names: Iterable[str]) -> tuple[dict[str, str], list[Problem]]:
             raise refused("ambiguous_archive", f"more than one {name}", name, "one adapter")
         chosen[name] = member
     _check_complete(chosen, others)
+    beside = PurePosixPath(chosen[WANTED[0]]).parent
+    for member in [name for name in others if is_beside(name, beside)]:
+        chosen[PurePosixPath(member).name] = member
+        others.remove(member)
     return chosen, [_dropped(name) for name in others]
+
+
+def is_beside(member: str, folder: PurePosixPath) -> bool:
+    path = PurePosixPath(member)
+    return path.name in OPTIONAL and path.parent == folder
 
 
 def _check_complete(chosen: dict[str, str], others: list[str]) -> None:

@@ -14,6 +14,7 @@ from adapters.validation.members import (
     MAX_MEMBERS,
     MAX_NAME_CHARS,
     MAX_RATIO,
+    OPTIONAL,
     WANTED,
     SeenNames,
     about,
@@ -100,7 +101,18 @@ def untar(archive: Path, folder: Path, max_bytes: int, is_gzip: bool) -> list[Pr
         raise refused("broken_archive", f"the tar cannot be read: {str(error)[:120]}") from None
     if problems:
         raise FormatError(problems)
-    return choose(names)[1]
+    chosen, warnings = choose(names)
+    for name in OPTIONAL:
+        if name in chosen:
+            (folder / _spare(names.index(chosen[name]))).rename(folder / name)
+    for spare in folder.glob(_spare("*")):
+        spare.unlink()
+    return warnings
+
+
+def _spare(number: int | str) -> str:
+    """Where an optional file waits until it is known where the config lies."""
+    return f"member.{number}"
 
 
 def _extract(
@@ -139,6 +151,8 @@ def _write_if_wanted(
     """Bytes written. The second of one name is choose()'s to refuse: it stays unwritten."""
     name = member.name.rpartition("/")[2]
     source = opened.extractfile(member)
+    if source is not None and name in OPTIONAL:
+        return write_bounded(source, folder / _spare(len(before)), left, name)
     if name not in WANTED or source is None:
         return 0
     if any(one.rpartition("/")[2] == name for one in before):

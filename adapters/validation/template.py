@@ -9,6 +9,7 @@ from inference.adapter_format import Problem
 from inference.chat_template import ChatTemplate, load_special_tokens
 from inference.errors import EngineError
 
+MAX_TEMPLATE_CHARS = 65_536
 # Digits: what a template does to letters leaves them as they are.
 TEXT = "4711 0815"
 

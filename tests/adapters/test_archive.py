@@ -186,9 +186,11 @@ def test_shards_are_refused_with_advice(tmp_path: Path) -> None:
 
 @pytest.mark.case("C51")
 @pytest.mark.case("C53")
-@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer.json", "tokenizer_config.json"])
-def test_a_template_or_tokenizer_of_the_tenants_is_left_behind(name: str, tmp_path: Path) -> None:
-    """The base's are used: nothing of a tenant's is ever rendered, and its owner is told."""
+@pytest.mark.parametrize("name", ["tokenizer.json", "checkpoint-5/chat_template.jinja"])
+def test_a_tokenizer_or_anothers_template_is_left_behind(name: str, tmp_path: Path) -> None:
+    """The base's is used, and its owner is told. What lies beside the config is tried in a sandbox
+    (test_uploaded_template.py).
+    """
     hostile = b"{{ ''.__class__.__mro__[1].__subclasses__() }}"
     warnings = try_unpack(tmp_path, zip_of([*GOOD, (name, hostile)]))
     assert [warning.found or warning.where for warning in warnings] == [name]

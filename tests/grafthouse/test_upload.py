@@ -17,6 +17,10 @@ def test_it_works(tmp_path: Path) -> None:
     for name in (upload.CONFIG_FILE, upload.WEIGHTS_FILE):
         (folder / name).touch()
     assert set(upload.files_of(folder)) == {"config", "weights"}
+    # The template that it was trained with goes along; the tokenizer does not.
+    for name in ("tokenizer_config.json", "tokenizer.json"):
+        (folder / name).write_text("{}")
+    assert set(upload.files_of(folder)) == {"config", "weights", "tokenizer_config.json"}
     assert upload.default_name(folder) == "support-bot"
     archive = tmp_path / "support-bot.tar.gz"
     archive.touch()

@@ -17,5 +17,11 @@ export const UPLOAD_RETRY_MAX_MS = 15_000;
 export const IMPORT_POLL_MS = 1_000;
 export const CONFIG_FILE = "adapter_config.json";
 export const WEIGHTS_FILE = "adapter_model.safetensors";
+/** Where a trainer saves the chat template that the adapter was trained with. */
+export const TEMPLATE_FILES = [
+  "chat_template.jinja",
+  "tokenizer_config.json",
+  "chat_template.json",
+];
 export const DEFAULT_USAGE_DAYS = 14;
 export const WS_NOT_AUTHENTICATED = 4401;

@@ -837,6 +837,10 @@ export interface components {
             targets?: string[];
             dtypes?: string[];
             scales?: number[];
+            /** @description The file that it came in, and its sha256. */
+            chat_template?: {
+                [key: string]: string;
+            };
             /** @description The Hugging Face repository it was imported from. */
             source?: components["schemas"]["Source"];
         };

@@ -1,9 +1,10 @@
 import { CONFIG_FILE, WEIGHTS_FILE } from "@/config/app";
 import type { Packed } from "@/lib/parted-upload";
 
-/** Either the two files of PEFT or an archive that holds them. */
+/** Either the two files of PEFT, with what may hold a chat template, or an archive of them. */
 export type VersionFiles =
-  { kind: "pair"; config: File; weights: File } | { kind: "archive"; archive: File };
+  | { kind: "pair"; config: File; weights: File; templates: File[] }
+  | { kind: "archive"; archive: File };
 
 const BLOCK = 512;
 
@@ -13,12 +14,16 @@ export function pack(files: VersionFiles): Packed {
     const { archive } = files;
     return { blob: archive, filename: archive.name, fingerprint: print(archive) };
   }
-  const { config, weights } = files;
-  const parts = [...entry(CONFIG_FILE, config), ...entry(WEIGHTS_FILE, weights)];
+  const { config, weights, templates } = files;
+  const parts = [
+    ...entry(CONFIG_FILE, config),
+    ...entry(WEIGHTS_FILE, weights),
+    ...templates.flatMap((file) => entry(file.name, file)),
+  ];
   return {
     blob: new Blob([...parts, new Uint8Array(2 * BLOCK)]),
     filename: "adapter.tar",
-    fingerprint: `${print(config)}+${print(weights)}`,
+    fingerprint: [config, weights, ...templates].map(print).join("+"),
   };
 }
 

@@ -1,7 +1,8 @@
-import { act, fireEvent, screen, waitFor } from "@testing-library/react";
+import { act, screen, waitFor } from "@testing-library/react";
 import { http, HttpResponse } from "msw";
 import { beforeEach, expect, test, vi } from "vitest";
 import { anAdapter, aVersion } from "@/testing/data";
+import { dropFolder } from "@/testing/drop-folder";
 import { FakeXhr } from "@/testing/fake-xhr";
 import { renderAt } from "@/testing/render";
 import { at, page, problem, server } from "@/testing/server";
@@ -124,34 +125,6 @@ test("a name that is taken is told before anything is sent", async () => {
   expect(await screen.findByRole("alert")).toHaveTextContent("There is one already.");
 });
 
-/** As the browser hands a dropped folder over: an entry that is read in portions. */
-function dropFolder(name: string, files: File[]): void {
-  const portions = [files.map((file) => fileEntry(file)), [folderEntry("checkpoint-10", [])], []];
-  const entry = {
-    ...folderEntry(name, []),
-    createReader: () => ({
-      readEntries: (take: (e: unknown[]) => void) => take(portions.shift() ?? []),
-    }),
-  };
-  const data = { files: [new File(["?"], name)], items: [{ webkitGetAsEntry: () => entry }] };
-  fireEvent.drop(screen.getByText("Drop the adapter or its folder here, or choose files"), {
-    dataTransfer: data,
-  });
-}
-
-function fileEntry(file: File) {
-  return {
-    isFile: true,
-    isDirectory: false,
-    name: file.name,
-    file: (take: (f: File) => void) => take(file),
-  };
-}
-
-function folderEntry(name: string, files: File[]) {
-  return { isFile: false, isDirectory: true, name, files };
-}
-
 test("a dropped folder gives its two files, and says so when it has none", async () => {
   renderAt("/t/acme/adapters/support-bot/upload");
   await screen.findByLabelText("Adapter files");
@@ -163,6 +136,19 @@ test("a dropped folder gives its two files, and says so when it has none", async
   expect(await screen.findByRole("button", { name: "Remove adapter_config.json" })).toBeVisible();
   expect(screen.getByRole("button", { name: "Remove adapter_model.safetensors" })).toBeVisible();
   expect(screen.queryByRole("alert")).not.toBeInTheDocument();
+  expect(screen.getByRole("button", { name: "Upload and validate" })).toBeEnabled();
+});
+
+test("a folder's chat template goes along, and may be left out", async () => {
+  const { user } = renderAt("/t/acme/adapters/support-bot/upload");
+  await screen.findByLabelText("Adapter files");
+  const tokenizer = new File(["{}"], "tokenizer_config.json");
+  dropFolder("out", [tokenizer, WEIGHTS, new File(["{}"], "tokenizer.json"), CONFIG]);
+  const remove = await screen.findByRole("button", { name: "Remove tokenizer_config.json" });
+  expect(screen.queryByText("tokenizer.json")).not.toBeInTheDocument();
+  await user.click(remove);
+  expect(screen.queryByText("tokenizer_config.json")).not.toBeInTheDocument();
+  expect(screen.getByRole("button", { name: "Remove adapter_config.json" })).toBeVisible();
   expect(screen.getByRole("button", { name: "Upload and validate" })).toBeEnabled();
 });
 

@@ -43,13 +43,26 @@ interface PickedFilesProps {
 }
 
 export function PickedFiles({ picked, onChange }: PickedFilesProps) {
-  const { config, weights, archive } = picked;
+  const { config, weights, archive, templates = [] } = picked;
   if (archive) return <Slot expected="adapter.zip" file={archive} onRemove={() => onChange({})} />;
-  if (!config && !weights) return null;
+  if (!config && !weights && templates.length === 0) return null;
+  const without = (change: Picked): void => onChange({ config, weights, templates, ...change });
   return (
     <>
-      <Slot expected={CONFIG_FILE} file={config} onRemove={() => onChange({ weights })} />
-      <Slot expected={WEIGHTS_FILE} file={weights} onRemove={() => onChange({ config })} />
+      <Slot expected={CONFIG_FILE} file={config} onRemove={() => without({ config: undefined })} />
+      <Slot
+        expected={WEIGHTS_FILE}
+        file={weights}
+        onRemove={() => without({ weights: undefined })}
+      />
+      {templates.map((file) => (
+        <Slot
+          key={file.name}
+          expected={file.name}
+          file={file}
+          onRemove={() => without({ templates: templates.filter((other) => other !== file) })}
+        />
+      ))}
     </>
   );
 }
