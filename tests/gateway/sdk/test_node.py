@@ -128,7 +128,7 @@ def test_an_error_inside_the_stream(
 @pytest.mark.case("C106")
 def test_limits(node: Node, stack: Stack) -> None:
     """A spent budget is asked for once, a place that comes free is waited for."""
-    behave(stack, tokens=["x"] * 6, token_interval_s=0.1)
+    behave(stack, tokens=["x"] * 6, token_interval_s=0.2)
     few = stack.make_customer(requests_per_minute=0)
     limited = ("RateLimitError", 429, "requests", None, "rate_limit_exceeded")
     assert thrown(node.ask(few, CREATE, CHAT)) == limited
@@ -168,10 +168,10 @@ def test_a_stream_that_is_left(node: Node, stack: Stack, acme: Customer, is_brea
 def test_an_answer_that_is_not_waited_for(node: Node, stack: Stack, acme: Customer) -> None:
     """Aborted, timed out and tried again, or cut off with its process."""
     behave(stack, silent_s=30.0)
-    aborted = node.ask(acme, CREATE, CHAT, read="abortAtOnce", leaveAfter=300)
+    aborted = node.ask(acme, CREATE, CHAT, read="abortAtOnce", leaveAfter=1000)
     assert aborted.error and aborted.error["name"] == "APIUserAbortError"
     wait_for_abort(stack)
-    timed_out = node.ask(acme, CREATE, CHAT, client={"timeout": 300, "maxRetries": 1})
+    timed_out = node.ask(acme, CREATE, CHAT, client={"timeout": 1000, "maxRetries": 1})
     assert timed_out.error and timed_out.error["name"] == "APIConnectionTimeoutError"
     wait_for_abort(stack)
     other = Node()
