@@ -137,8 +137,9 @@ class Generation:
             return None
         return next((url for url in self._order() if url not in tried), None)
 
-    def _unavailable(self, is_busy: bool = False) -> ApiError:
-        if not self._runtime.replicas.is_any_taking():
+    def _unavailable(self, is_busy: bool = False, is_lost: bool = False) -> ApiError:
+        # One that was lost may be back by now: that is not what ended this request.
+        if not self._runtime.replicas.is_any_taking() or (is_lost and not is_busy):
             return unavailable("no_replica", "No inference replica is ready. Try again shortly.", 2)
         if is_busy or self.admission.resolved.digest is None:
             return unavailable("overloaded", "Every inference replica is busy. Try again shortly.")
@@ -162,7 +163,7 @@ class Generation:
         A replica lost before the first of them is replaced unseen; later it is an error.
         """
         tried: list[str] = []
-        is_busy, mismatch = False, None
+        is_busy, is_lost, mismatch = False, False, None
         while (url := self._next(tried)) is not None:
             tried.append(url)
             try:
@@ -176,6 +177,7 @@ class Generation:
                 log.info("%s: %s", self.admission.request_id, error)
             except (ReplicaLost, BrokenStream) as error:
                 self._lost(error)
+                is_lost = True
             except DigestMismatch as error:
                 metrics.MISMATCHES.inc()
                 log.error("%s: %s: %s", self.admission.request_id, url, error)
@@ -190,7 +192,7 @@ class Generation:
             metrics.RETRIES.inc()
         if mismatch is not None:
             raise internal_error() from mismatch
-        raise self._unavailable(is_busy)
+        raise self._unavailable(is_busy, is_lost)
 
     def _lost(self, error: Exception) -> None:
         log.warning("%s: %s", self.admission.request_id, error)

@@ -19,7 +19,9 @@ CACHED_TOKENS = 4
 
 @dataclass
 class Behaviour:
-    """What the next requests meet. die_after: tokens sent before the connection breaks."""
+    """What the next requests meet. die_after: tokens sent before the connection breaks; hold_after:
+    before nothing more comes.
+    """
 
     status: int = 200
     error: dict[str, Any] = field(default_factory=dict)
@@ -27,6 +29,7 @@ class Behaviour:
     refuses_limits: bool = False
     die_after: int | None = None
     error_after: int | None = None
+    hold_after: int | None = None
     # Its frames are no JSON.
     is_malformed: bool = False
     fingerprint: str | None = None
@@ -44,6 +47,8 @@ class FakeReplica:
         self.weights: dict[str, str] = {}
         self.num_running = 0
         self.num_aborted = 0
+        # Sent, of all requests.
+        self.num_tokens = 0
         self._loop = asyncio.new_event_loop()
         self._runner: web.AppRunner | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -160,6 +165,9 @@ class FakeReplica:
                 total += 1
                 choice = chat(index, {"content": text}) if is_chat else legacy(index, text)
                 yield chunk([choice], total, fingerprint)
+                self.num_tokens += 1
+            if number + 1 == behaviour.hold_after:
+                await asyncio.sleep(3600)
             await asyncio.sleep(behaviour.token_interval_s)
         for index in range(num_choices):
             last = chat(index, {}) if is_chat else legacy(index, "")
