@@ -4,6 +4,7 @@ Both stand before the same dummy upstream, one process each, keys and limits on.
 installed for the run into the scratch folder; where it cannot be, ours is measured alone.
 
   answers  added latency of 1, 16 and 64 requests at once, and requests/s
+  paced    added latency of 16 requests at once that take 0.16 s each
   streams  what 100 streams of 50 tokens/s wait longer, for the first token and for each frame
   held     2,000 open streams on one web process: dropped ones, and memory
 

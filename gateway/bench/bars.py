@@ -30,6 +30,7 @@ STREAMS = "100 streams of 50 tokens/s"
 BARS = (
     *_latencies(),
     Bar("added latency p50, 16 at once", "ours", 2.0),
+    Bar("added latency p50, 16 at once of 50 tokens/s", "ours", 2.0),
     Bar("requests/s, 64 at once", "ratio", 8.0, is_floor=True),
     Bar(f"added time to first token p99, {STREAMS}", "ours", 5.0),
     Bar(f"added delay per frame p99, {STREAMS}", "ours", 5.0),

@@ -64,6 +64,8 @@ class Dummy:
     async def _chat(self, writer: asyncio.StreamWriter, body: dict[str, Any]) -> None:
         model, num_tokens = str(body["model"]), int(body.get("max_tokens") or 1)
         if not body.get("stream"):
+            if self.tokens_per_s:
+                await asyncio.sleep(num_tokens / self.tokens_per_s)
             write_json(writer, completion(model, num_tokens))
             return
         writer.write(STREAM_HEAD)

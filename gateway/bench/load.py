@@ -35,7 +35,8 @@ class Target:
 @dataclass(frozen=True)
 class Job:
     """num_clients at once. Answers (is_stream False): num_requests in all or duration_s long, the
-    first of the two. Streams: one a client, given up after duration_s.
+    first of the two. Streams: one a client, given up after duration_s. spread_s: over which clients
+    begin to ask for answers.
     """
 
     target: Target
@@ -44,6 +45,7 @@ class Job:
     duration_s: float
     num_requests: int = 0
     is_stream: bool = False
+    spread_s: float = 0.0
 
 
 @dataclass
@@ -107,8 +109,9 @@ async def read_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield line
 
 
-async def ask_on(job: Job, left: list[int], until_s: float, seen: Seen) -> None:
+async def ask_on(job: Job, number: int, left: list[int], until_s: float, seen: Seen) -> None:
     """One client that asks again as soon as it is answered, over one connection."""
+    await asyncio.sleep(number * job.spread_s / job.num_clients)
     raw = request_bytes(job)
     reader, writer = await asyncio.open_connection("127.0.0.1", job.target.port)
     try:
@@ -204,7 +207,8 @@ async def play(job: Job) -> Seen:
     else:
         left = [job.num_requests]
         until_s = begin_s + job.duration_s
-        await asyncio.gather(*(ask_on(job, left, until_s, seen) for _ in range(job.num_clients)))
+        numbers = range(job.num_clients)
+        await asyncio.gather(*(ask_on(job, number, left, until_s, seen) for number in numbers))
     seen.wall_s = time.monotonic() - begin_s
     return seen
 

@@ -47,6 +47,22 @@ def answers(target: Target, number: int, effort: Effort) -> Job:
     return Job(target, number, ANSWER_TOKENS, effort.seconds, effort.num_requests)
 
 
+def measure_paced(stage: Stage, effort: Effort) -> Iterator[Row]:
+    """The same while the cores are not full: clients that are answered as an engine answers, spread
+    over the time that it takes.
+    """
+    stage.set_pace(TOKENS_PER_S)
+    seen = {}
+    for target in stage.targets():
+        length_s = ANSWER_TOKENS / TOKENS_PER_S
+        job = Job(target, 16, ANSWER_TOKENS, effort.seconds, effort.num_requests, spread_s=length_s)
+        seen[target.name] = checked(target, play(job))
+    for percent in (50, 99):
+        added = added_ms(seen, lambda one: one.answers_s, percent)
+        yield row(f"added latency p{percent}, 16 at once of {TOKENS_PER_S:g} tokens/s", added, "ms")
+    stage.set_pace(0)
+
+
 def measure_streams(stage: Stage, effort: Effort) -> Iterator[Row]:
     stage.set_pace(TOKENS_PER_S)
     num_tokens = max(2, int(TOKENS_PER_S * effort.seconds))
@@ -80,6 +96,7 @@ def measure_held(stage: Stage, effort: Effort) -> Iterator[Row]:
 
 MEASURES: dict[str, Callable[[Stage, Effort], Iterator[Row]]] = {
     "answers": measure_answers,
+    "paced": measure_paced,
     "streams": measure_streams,
     "held": measure_held,
 }

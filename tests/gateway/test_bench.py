@@ -25,7 +25,7 @@ def test_a_short_run_writes_every_row(tmp_path: Path) -> None:
     rows = read((tmp_path / "results").glob("*.jsonl"))
     assert [set(row) for row in rows] == [FIELDS] * len(rows)
     found = {row["what"]: row for row in rows}
-    assert len(found) == len(rows) == 12
+    assert len(found) == len(rows) == 14
     assert {(row["table"], row["commit"], row["litellm"]) for row in rows} == {("E", "abc", None)}
     # Whatever the machine: a request through us passes the upstream too, and nothing is lost.
     assert found["added latency p50, 1 at once"]["ours"] > 0
