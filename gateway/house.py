@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -36,8 +37,8 @@ class Progress:
 
 
 class House:
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, progress: Progress, listener: socket.socket) -> None:
+        self._progress, self._listener = progress, listener
         self._addresses = embedded.choose_addresses(settings.VAR_DIR)
         self._supervisor = Supervisor(settings.VAR_DIR / "log", settings.ROOT_DIR, progress.say)
 
@@ -72,7 +73,8 @@ class House:
         if addresses.replica_port:
             supervisor.start(embedded.replica_child(addresses))
         await self._wait("valkey", partial(answers_ping, addresses.redis_url))
-        supervisor.start(embedded.web_child(addresses))
+        for child in embedded.web_children(addresses, self._listener):
+            supervisor.start(child)
         supervisor.start(embedded.worker_child(addresses))
         supervisor.start(embedded.beat_child(addresses))
         async with aiohttp.ClientSession(timeout=REQUEST_TIMEOUT) as http:

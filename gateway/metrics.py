@@ -2,9 +2,13 @@
 
 Labels are bounded by construction: routes, status classes, error codes of ours, configured
 replicas. There is no tenant or model label: a thousand tenants would make a thousand series each;
-per-tenant figures are in the ledger. Several uvicorn workers behind one port: set
-PROMETHEUS_MULTIPROC_DIR, and any worker answers for all.
+per-tenant figures are in the ledger. Several web processes behind one port share a folder,
+PROMETHEUS_MULTIPROC_DIR, and any of them answers for all.
 """
+
+import contextlib
+import os
+from pathlib import Path
 
 from django.conf import settings
 from prometheus_client import (
@@ -16,9 +20,14 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from gateway.router import Snapshot
+
+if settings.PROMETHEUS_MULTIPROC_DIR:
+    Path(settings.PROMETHEUS_MULTIPROC_DIR).mkdir(parents=True, exist_ok=True)
+    # Of a process that had this id in a former life of the container.
+    mark_process_dead(os.getpid())  # type: ignore[no-untyped-call]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
@@ -119,6 +128,17 @@ def render() -> tuple[str, bytes]:
     """(content type, exposition text) of this process, or of all workers in multiprocess mode."""
     if not settings.PROMETHEUS_MULTIPROC_DIR:
         return CONTENT_TYPE_LATEST, generate_latest(REGISTRY)
+    forget_dead(Path(settings.PROMETHEUS_MULTIPROC_DIR))
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return CONTENT_TYPE_LATEST, generate_latest(registry)
+
+
+def forget_dead(folder: Path) -> None:
+    """The gauges of killed workers: their streams are over. What they counted stays."""
+    for path in folder.glob("gauge_live*.db"):
+        number = path.stem.rpartition("_")[2]
+        if not Path("/proc", number).exists():
+            # Another worker may be asked at the same time.
+            with contextlib.suppress(FileNotFoundError):
+                mark_process_dead(int(number))  # type: ignore[no-untyped-call]

@@ -38,6 +38,8 @@ VAR_DIR = Path(os.environ.get("VAR_DIR", ROOT_DIR / "var")).resolve()
 # Where `manage.py serve` listens; HOST=0.0.0.0 with ALLOWED_HOSTS opens it to others.
 HOST = os.environ.get("HOST", "127.0.0.1")
 PORT = env_int("PORT", 8000)
+# Web processes behind that port: one takes one core.
+NUM_WEB_WORKERS = env_int("NUM_WEB_WORKERS", 1)
 DEBUG = env_bool("DEBUG", False)
 
 

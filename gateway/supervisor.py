@@ -30,7 +30,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Child:
-    """One program; environment: variables beside the inherited ones.
+    """One program; environment: variables beside the inherited ones; fds: files it inherits.
 
     is_shown: say each line of its output, not only errors.
     """
@@ -39,6 +39,7 @@ class Child:
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     is_shown: bool = False
+    fds: tuple[int, ...] = ()
 
 
 class Supervisor:
@@ -121,6 +122,7 @@ class Supervisor:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=output,
+            pass_fds=child.fds,
             start_new_session=True,
             preexec_fn=_die_with(os.getpid()),
         )

@@ -6,6 +6,7 @@ one web process. Prints a line of JSON when it is ready: port, key, and the web 
 
 import asyncio
 import json
+import socket
 import sys
 from functools import partial
 from pathlib import Path
@@ -32,15 +33,18 @@ async def live() -> None:
     say = partial(print, file=sys.stderr, flush=True)
     supervisor = Supervisor(settings.VAR_DIR / "log", settings.ROOT_DIR, say)
     try:
-        async with asyncio.timeout(START_TIMEOUT_S):
-            ready = await start(supervisor, addresses)
-        print(json.dumps(ready), flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+        with embedded.listen(settings.HOST, settings.PORT) as listener:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                ready = await start(supervisor, addresses, listener)
+            print(json.dumps(ready), flush=True)
+            await asyncio.to_thread(sys.stdin.read)
     finally:
         await supervisor.stop()
 
 
-async def start(supervisor: Supervisor, addresses: Addresses) -> dict[str, str | int]:
+async def start(
+    supervisor: Supervisor, addresses: Addresses, listener: socket.socket
+) -> dict[str, str | int]:
     supervisor.start(embedded.store_child(addresses, settings.VAR_DIR))
     while not await answers_ping(addresses.redis_url):
         await asyncio.sleep(POLL_INTERVAL_S)
@@ -49,7 +53,8 @@ async def start(supervisor: Supervisor, addresses: Addresses) -> dict[str, str |
     printed = supervisor.log_path("seed").read_text().splitlines()
     if end != "status 0":
         raise SystemExit(f"seeding failed ({end}): {printed[-1:]}")
-    supervisor.start(embedded.web_child(addresses))
+    [web] = embedded.web_children(addresses, listener)
+    supervisor.start(web)
     async with aiohttp.ClientSession(timeout=REQUEST_TIMEOUT) as http:
         while not await is_ok(http, f"{embedded.own_url()}/readyz"):
             await asyncio.sleep(POLL_INTERVAL_S)

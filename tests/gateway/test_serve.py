@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.embedded import CannotServe, check_port, locked, own_port
+from gateway.embedded import CannotServe, listen, locked, own_port
 
 ROOT_DIR = Path(__file__).resolve().parents[2]
 
@@ -67,7 +67,7 @@ def test_the_lock_goes_with_its_holder(tmp_path: Path) -> None:
 
 def test_a_port_that_cannot_be() -> None:
     with pytest.raises(CannotServe, match=r"127\.0\.0\.1:99999"):
-        check_port("127.0.0.1", 99999)
+        listen("127.0.0.1", 99999)
 
 
 def test_own_ports_stay_the_same_while_they_are_free(tmp_path: Path) -> None:

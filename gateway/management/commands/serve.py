@@ -23,13 +23,15 @@ class Command(BaseCommand):
         # Keys, hashes and customers' adapters: nobody else on this machine reads them.
         os.umask(0o077)
         try:
-            with embedded.locked(settings.VAR_DIR):
-                embedded.check_port(settings.HOST, settings.PORT)
+            with (
+                embedded.locked(settings.VAR_DIR),
+                embedded.listen(settings.HOST, settings.PORT) as listener,
+            ):
                 progress = Progress()
                 ensure_base_model(progress)
                 call_command("migrate", interactive=False, verbosity=0)
                 progress.say("database migrated")
-                asyncio.run(House(progress).live())
+                asyncio.run(House(progress, listener).live())
         except CannotServe as error:
             sys.exit(f"error: {error}")
         except KeyboardInterrupt:

@@ -1,0 +1,161 @@
+"""Two web processes behind one port, under the supervisor, and kill -9 of one."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import requests
+from django.utils import timezone
+
+from gateway.embedded import LOOPBACK, Addresses, listen, web_children
+from gateway.supervisor import Supervisor
+from tenants.models import UsageRecord
+from tenants.scope import tenant_scope
+from tenants.tasks import settle_orphans
+from tests.gateway.conftest import Customer, Stack
+from tests.gateway.fake_replica import Behaviour
+from tests.gateway.live import BASE_MODEL, ROOT_DIR, metric
+
+NUM_STREAMS = 24
+STREAMS = "grafthouse_open_streams"
+REQUESTS = 'grafthouse_requests_total{route="chat/completions",status="2xx"}'
+WORKERS = ("web-1", "web-2")
+
+
+class House:
+    """The part of a house that this is about."""
+
+    def __init__(self, supervisor: Supervisor, port: int) -> None:
+        self.supervisor = supervisor
+        self.url = f"http://{LOOPBACK}:{port}"
+
+    def pids(self, name: str) -> list[int]:
+        """Of its lives so far that came up."""
+        path = self.supervisor.log_path(name)
+        log = path.read_text() if path.exists() else ""
+        started = re.findall(r"Started server process \[(\d+)\]", log)
+        return [int(pid) for pid in started[: log.count("Application startup complete")]]
+
+    def num_connections(self, pid: int) -> int:
+        number = 0
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            # One may be closed meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                number += os.readlink(path).startswith("socket:")
+        return number
+
+
+async def until(what: str, probe: Callable[[], Any], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not await asyncio.to_thread(probe):
+        assert time.monotonic() < deadline, f"{what}: not in time"
+        await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+async def house(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> AsyncIterator[House]:
+    settings.VAR_DIR, settings.NUM_WEB_WORKERS = tmp_path, 2
+    monkeypatch.setenv("DATABASE_URL", stack.database_url)
+    monkeypatch.setenv("MODEL_NAME", BASE_MODEL)
+    monkeypatch.setenv("SECRET_KEY", settings.SECRET_KEY)
+    urls = tuple(replica.url for replica in stack.replicas)
+    supervisor = Supervisor(tmp_path / "log", ROOT_DIR, lambda line: None)
+    stale = tmp_path / "metrics" / "counter_1.db"
+    stale.parent.mkdir()
+    stale.write_bytes(b"of a former start")
+    with listen(LOOPBACK, 0) as listener:
+        for child in web_children(Addresses(os.environ["REDIS_URL"], urls), listener):
+            supervisor.start(child)
+        house = House(supervisor, listener.getsockname()[1])
+        await until("both", lambda: all(house.pids(name) for name in WORKERS))
+        yield house
+        await supervisor.stop()
+
+
+async def read(client: openai.AsyncOpenAI, texts: list[str]) -> bool:
+    """Whether the stream came whole."""
+    try:
+        answer = await client.chat.completions.create(
+            model="support-bot", messages=[{"role": "user", "content": "Hi"}], stream=True
+        )
+        async for chunk in answer:
+            texts += [one.delta.content for one in chunk.choices if one.delta.content]
+    except (openai.APIError, OSError):
+        return False
+    return True
+
+
+def is_answered(house: House, api_key: str) -> bool:
+    headers = {"authorization": f"Bearer {api_key}"}
+    return requests.get(f"{house.url}/v1/models", headers=headers, timeout=30).status_code == 200
+
+
+def metrics_of_many(house: House) -> set[str]:
+    """/metrics over connections of their own, so that both processes answer some."""
+    return {requests.get(f"{house.url}/metrics", timeout=30).text for _ in range(16)}
+
+
+def customer_of(stack: Stack) -> Customer:
+    customer = stack.make_customer()
+    stack.activate(customer, "support-bot")
+    for replica in stack.replicas:
+        replica.behaviour = Behaviour(tokens=["x"] * 30, token_interval_s=0.1)
+    return customer
+
+
+def leave_for_dead(customer: Customer) -> list[str]:
+    """The statuses of all rows, once the sweeper has found those that nobody touches any more."""
+    with tenant_scope(customer.tenant.id):
+        past = timezone.now() - timedelta(seconds=61)
+        UsageRecord.objects.filter(status="open").update(heartbeat_at=past)
+    settle_orphans()
+    with tenant_scope(customer.tenant.id):
+        return sorted(UsageRecord.objects.values_list("status", flat=True))
+
+
+@pytest.mark.case("C117")
+async def test_one_of_two_is_killed(house: House, stack: Stack) -> None:
+    customer = await asyncio.to_thread(customer_of, stack)
+    texts: list[list[str]] = [[] for _ in range(NUM_STREAMS)]
+    clients = [
+        openai.AsyncOpenAI(
+            base_url=f"{house.url}/v1", api_key=customer.api_key, max_retries=0, timeout=60
+        )
+        for _ in texts
+    ]
+    streams = [asyncio.create_task(read(*pair)) for pair in zip(clients, texts, strict=True)]
+    await until("tokens of all", lambda: all(texts))
+    web = replace(stack.web, url=house.url)
+    # Whoever answers: the sum of both.
+    assert {await asyncio.to_thread(metric, web, STREAMS) for _ in range(8)} == {NUM_STREAMS}
+    victim = max(WORKERS, key=lambda name: house.num_connections(house.pids(name)[-1]))
+    os.kill(house.pids(victim)[-1], signal.SIGKILL)
+    answered = [await asyncio.to_thread(is_answered, house, customer.api_key) for _ in range(10)]
+    assert answered == [True] * 10
+    is_whole = await asyncio.gather(*streams)
+    num_whole = sum(is_whole)
+    assert 0 < num_whole < NUM_STREAMS
+    assert {len(one) for one, whole in zip(texts, is_whole, strict=True) if whole} == {30}
+    await until("a new life", lambda: len(house.pids(victim)) == 2)
+    assert house.supervisor.num_ends(victim) == 1
+    # The dead one's streams are over, and what was counted is not forgotten.
+    await until("no stream", lambda: metric(web, STREAMS) == 0)
+    assert await asyncio.to_thread(metric, web, REQUESTS) == num_whole
+    [text] = await asyncio.to_thread(metrics_of_many, house)
+    assert "pid=" not in text
+    statuses = await asyncio.to_thread(leave_for_dead, customer)
+    assert statuses == ["failed"] * (NUM_STREAMS - num_whole) + ["finished"] * num_whole
+    for client in clients:
+        await client.close()
