@@ -170,6 +170,34 @@ def test_a_schema_passes_through(customer: Customer) -> None:
     assert answer.choices[0].finish_reason == "stop"
 
 
+def num_sampled(engine: Engine) -> int:
+    text = requests.get(f"{engine.url}/metrics", timeout=30).text
+    name = "inference_output_tokens_total "
+    return int(float(next(one for one in text.splitlines() if one.startswith(name)).split()[1]))
+
+
+@pytest.mark.case("C121")
+def test_cut_streams_are_charged_what_the_engine_made(engine: Engine, customer: Customer) -> None:
+    """But for what it made after its client had gone, which nobody got: a few steps a stream."""
+    before, num_seen = num_sampled(engine), 0
+    for number in range(8):
+        stream = customer.client().chat.completions.create(
+            model="bot",
+            messages=MESSAGES,  # type: ignore[arg-type]
+            stream=True,
+            max_tokens=400,
+            extra_body={"ignore_eos": True},
+        )
+        for _, chunk in zip(range(2 + number), stream, strict=False):
+            num_seen += bool(chunk.choices)
+        stream.close()
+    rows = customer.usage(8)
+    assert {row.status for row in rows} == {"cancelled"}
+    charged, made = sum(row.completion_tokens or 0 for row in rows), num_sampled(engine) - before
+    assert num_seen - 8 <= charged <= made, (num_seen, charged, made)
+    assert made - charged <= 25 * 8, (charged, made)
+
+
 def test_kill_mid_stream(engine: Engine, customer: Customer) -> None:
     """The last test of this module: the engine dies, is started again, and serves."""
     stream = customer.client().chat.completions.create(

@@ -1,14 +1,18 @@
 """Two tenants: nothing of one is reachable, or even noticeable, from the other."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import quote
 
 import openai
 import pytest
+import requests
 
 from tenants.audit import system
 from tenants.keys import create_key, revoke_key
 from tenants.models import Tenant
 from tests.gateway.conftest import Customer, Stack
+from tests.gateway.fake_replica import Behaviour
 from tests.gateway.live import wait_for
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -56,24 +60,63 @@ def test_the_same_name_twice(stack: Stack, acme: Customer, globex: Customer) -> 
     assert salts == {acme.tenant.cache_salt, globex.tenant.cache_salt}
 
 
+def told(customer: Customer, **more: Any) -> openai.Stream[Any]:
+    """A stream whose request carries the same id as all others."""
+    stream: openai.Stream[Any] = customer.client().chat.completions.create(
+        model="tiny-base",
+        messages=MESSAGES,  # type: ignore[arg-type]
+        stream=True,
+        extra_headers={"X-Request-Id": "same"},
+        **more,
+    )
+    return stream
+
+
+def text_of(stream: openai.Stream[Any]) -> str:
+    return "".join(one.choices[0].delta.content or "" for one in stream)
+
+
 @pytest.mark.case("C79")
 def test_the_same_request_id_from_two_tenants_at_once(
     stack: Stack, acme: Customer, globex: Customer
 ) -> None:
-    def talk(customer: Customer) -> None:
-        for _ in range(5):
-            customer.client().chat.completions.create(
-                model="tiny-base",
-                messages=MESSAGES,  # type: ignore[arg-type]
-                extra_headers={"X-Request-Id": "same"},
-            )
+    """At peers a client's id was the key of its request: two with one id crashed, hung or mixed."""
+    for replica in stack.replicas:
+        replica.behaviour = Behaviour(token_interval_s=0.1)
+    streams = [told(one) for one in (acme, globex) * 5]
+    with ThreadPoolExecutor(len(streams)) as pool:
+        assert set(pool.map(text_of, streams)) == {"Hello world! ✓"}
+    rows = [row for one in (acme, globex) for row in one.usage(5)]
+    assert {(row.status, row.completion_tokens) for row in rows} == {("finished", 5)}
+    assert len({row.request_id for row in rows}) == 10
 
-    threads = [threading.Thread(target=talk, args=(one,)) for one in (acme, globex)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert [len(one.usage(5)) for one in (acme, globex)] == [5, 5]
+
+@pytest.mark.case("C79")
+def test_the_same_request_id_again_right_after_an_abort(stack: Stack, acme: Customer) -> None:
+    for replica in stack.replicas:
+        replica.behaviour = Behaviour(hold_after=2)
+    stream = told(acme)
+    next(iter(stream))
+    for replica in stack.replicas:
+        replica.behaviour = Behaviour()
+    stream.close()
+    assert text_of(told(acme)) == "Hello world! ✓"
+    assert {row.status for row in acme.usage(2)} == {"cancelled", "finished"}
+
+
+@pytest.mark.case("C81")
+def test_every_name_that_is_printed_is_found(stack: Stack, acme: Customer) -> None:
+    """Listed or named in an answer, as it is and percent-encoded."""
+    stack.activate(acme, "dotted.name-1_x", 3)
+    client = acme.client()
+    answer = client.chat.completions.create(model="dotted.name-1_x", messages=MESSAGES)  # type: ignore[arg-type]
+    names = [one.id for one in client.models.list()] + [answer.model]
+    assert answer.model == "dotted.name-1_x@3" and len(names) == 4
+    for name in names:
+        assert client.models.retrieve(name).id == name
+        url = f"{stack.web.url}/v1/models/{quote(name, safe='').replace('-', '%2D')}"
+        headers = {"authorization": f"Bearer {acme.api_key}"}
+        assert requests.get(url, headers=headers, timeout=30).json()["id"] == name
 
 
 @pytest.mark.case("C117")

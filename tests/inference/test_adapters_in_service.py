@@ -80,6 +80,26 @@ def test_many_loads_at_once_are_one_read(base: Path, paths: dict[str, Path]) -> 
     engine.check_integrity()
 
 
+@pytest.mark.case("C75")
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_many_first_requests_are_one_load(
+    base: Path, paths: dict[str, Path], is_on_disk: bool
+) -> None:
+    """Wherever it lies: all are answered by it."""
+    # Room for one on the host: the second that is loaded sends the first back to disk.
+    config = {"host_adapter_bytes": 1, "max_lora_rank": 16} if is_on_disk else {}
+    user = make_client(base, paths, max_num_seqs=64, **config)
+    tiers = {info.name: info.tier for info in user.engine.state().adapters}
+    assert tiers["a"] == ("disk" if is_on_disk else "host")
+    ids = [user.submit(PROMPT, greedy(4), "a", salt=str(number)) for number in range(50)]
+    deadline = time.monotonic() + 30
+    while not all(map(user.terminal, ids)) and time.monotonic() < deadline:
+        user.step()
+    assert user.engine.stats().num_adapter_loads == 1
+    alone = make_client(base, paths).ask(PROMPT, greedy(4), "a")
+    assert {tuple(user.tokens(each)) for each in ids} == {tuple(alone)}
+
+
 def test_an_invalid_adapter_is_refused_with_its_reasons(base: Path, tmp_path: Path) -> None:
     engine = make_engine(base, max_lora_rank=8)
     other = make_base(tmp_path / "other", hidden_size=32, num_attention_heads=2, head_dim=16)
