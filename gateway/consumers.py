@@ -24,7 +24,7 @@ from gateway.sockets import (
     Unauthenticated,
     principal_of,
 )
-from gateway.tapes import Tape, cancelled, owner_of
+from gateway.tapes import Tape, as_text, cancelled, owner_of
 from tenants.auth import Principal
 from tenants.errors import ApiError
 
@@ -176,7 +176,7 @@ class ChatConsumer(JsonSocket):
             if tape.is_resumable:
                 await self.write({"type": first, "id": name, "generation": tape.name})
             async for frame in tape.frames(reader):
-                await self.write_text(frame.text(name))
+                await self.write_text(as_text(name, frame))
         finally:
             self._tapes.pop(name, None)
             tape.leave(reader)
