@@ -32,6 +32,7 @@ WARM_UP = 0.2
 MIB = 2**20
 # Of an answer whose client leaves.
 LONG_TOKENS = 200
+PROMPT_BYTES = 8000
 
 
 class Unexpected(Exception):
@@ -56,9 +57,13 @@ class Soaked:
         return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
 
 
+def ask(number: int) -> list[dict[str, str]]:
+    # Long enough that a request which is kept weighs something.
+    return [{"role": "user", "content": f"Question {number} " + "x" * PROMPT_BYTES}]
+
+
 def request(target: Target, number: int, num_tokens: int, is_stream: bool) -> bytes:
-    messages = [{"role": "user", "content": f"Question {number}"}]
-    body = {"model": target.model, "messages": messages, "max_tokens": num_tokens}
+    body = {"model": target.model, "messages": ask(number), "max_tokens": num_tokens}
     more = {"stream": is_stream, "user": f"user-{number}", "temperature": 0}
     return raw_request(target, number, orjson.dumps(body | more))
 
@@ -91,10 +96,10 @@ class Client:
         if b"connection: close" in head:
             self.leave()
 
-    async def leave_within(self, raw: bytes) -> None:
-        """Gone after the first bytes of the answer."""
+    async def leave_within(self, raw: bytes, num_bytes: int) -> None:
+        """Gone after so much of the answer, or without any of it."""
         reader = await self._send(raw)
-        await reader.read(1000)
+        await (reader.read(num_bytes) if num_bytes else asyncio.sleep(0.01))
         self.leave()
 
     async def _send(self, raw: bytes) -> asyncio.StreamReader:
@@ -132,14 +137,17 @@ async def refused(client: Client, number: int) -> None:
 
 
 async def left(client: Client, number: int) -> None:
-    await client.leave_within(request(client.target, number, LONG_TOKENS, is_stream=True))
+    num_bytes = 1000 if number // 8 % 2 else 0
+    await client.leave_within(
+        request(client.target, number, LONG_TOKENS, is_stream=True), num_bytes
+    )
 
 
 async def on_a_socket(client: Client, number: int, is_cut: bool = False) -> None:
     target = client.target
     headers = {"Authorization": f"Bearer {target.key}"}
-    messages = [{"role": "user", "content": f"Question {number}"}]
-    body = {"model": target.model, "messages": messages, "max_tokens": LONG_TOKENS if is_cut else 8}
+    num_tokens = LONG_TOKENS if is_cut else 8
+    body = {"model": target.model, "messages": ask(number), "max_tokens": num_tokens}
     frame = {"type": "chat", "id": f"g{number}", "resumable": is_cut, "body": body}
     url = f"ws://127.0.0.1:{target.port}/ws/v1/chat"
     async with connect(url, additional_headers=headers, compression=None) as link:

@@ -67,9 +67,11 @@ def test_an_announced_length_is_refused_before_a_byte_of_it(
     assert error_of(connection) == (413, code)
 
 
+@pytest.mark.case("C112")
 def test_chunks_are_refused_when_they_pass_the_limit(
     connection: http.client.HTTPConnection,
 ) -> None:
+    """An endless body filled peers' disks, or got an HTML page; here a 413 names the limit."""
     begin(connection, MULTIPART | {"transfer-encoding": "chunked"})
     chunk = b"8000\r\n" + bytes(0x8000) + b"\r\n"
     for _ in range(LIMIT // 0x8000 + 1):
@@ -78,10 +80,12 @@ def test_chunks_are_refused_when_they_pass_the_limit(
     assert error_of(connection) == (413, "upload_too_large")
 
 
+@pytest.mark.case("C112")
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_up_to_the_limit_the_view_answers(
     connection: http.client.HTTPConnection, is_chunked: bool
 ) -> None:
+    """The cap that peers advertised could not be reached; here it can, to the byte."""
     body = bytes(LIMIT)
     parts = [body[:1000], body[1000:]]
     connection.request(

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -247,15 +248,19 @@ def test_a_short_pipeline_is_answered(tight_web: Web) -> None:
         assert rest(raw).count(b"HTTP/1.1 200") == 8
 
 
+@pytest.mark.case("C112")
 def test_a_body_that_trickles(customer: Customer) -> None:
+    """A slow body held its connection at peers for as long as it liked; here it ends with a 408."""
     with dialled(customer.web) as raw:
         raw.sendall(chat_head(customer, "Content-Length: 1000\r\n\r\n{").encode())
         status, error = error_in(rest(raw))
     assert (status, error["code"]) == (408, "request_timeout")
 
 
+@pytest.mark.case("C112")
 @pytest.mark.parametrize("path", ["/api/session", "/v1/uploads"])
 def test_an_upload_that_trickles(stack: Stack, tight_web: Web, path: str) -> None:
+    """Uploads may last, but not stand still: 408, in the error shape of where they were sent."""
     customer = stack.make_customer(scopes=("inference", "adapters"))
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Authorization: Bearer {customer.api_key}\r\nContent-Length: 1000\r\n\r\n"
@@ -277,6 +282,52 @@ def test_a_steady_upload_may_take_its_time(stack: Stack, tight_web: Web) -> None
             raw.sendall(b" " * 4000)
             time.sleep(0.1)
         assert status_of(raw) in {400, 403}
+
+
+@pytest.mark.case("C112")
+def test_a_length_that_is_too_long(customer: Customer) -> None:
+    """A hang at peers; here the rest is waited for, for so long and no longer."""
+    with dialled(customer.web) as raw:
+        raw.sendall(chat_head(customer, "Content-Length: 1000\r\n\r\n{}").encode())
+        assert error_in(rest(raw))[0] == 408
+
+
+@pytest.mark.case("C112")
+def test_a_length_that_is_too_short(customer: Customer) -> None:
+    """What is left over is no request: the connection ends, and nothing of it is answered as one.
+    The request before it gets its answer if that was there first.
+    """
+    with dialled(customer.web) as raw:
+        raw.sendall(chat_head(customer, "Content-Length: 2\r\n\r\n{}garbage\r\n\r\n").encode())
+        answer = rest(raw)
+    assert {part.split()[0] for part in answer.split(b"HTTP/1.1 ")[1:]} <= {b"400"}
+
+
+@pytest.mark.case("C104")
+def test_two_hundred_that_leave_at_once(stack: Stack) -> None:
+    """Middleware hid disconnects at peers and devices worked on for minutes. Here each is aborted
+    within about a second, reset or closed, and has one row of what it produced.
+    """
+    made = stack.make_customer()
+    stack.activate(made, "support-bot")
+    for replica in stack.replicas:
+        replica.behaviour = Behaviour(tokens=["x"] * 2000, token_interval_s=0.2)
+    links = [dial(stack.web) for _ in range(200)]
+    for link in links:
+        link.sendall(stream_request(made, max_tokens=2000))
+    for link in links:
+        seen = b""
+        while seen.count(b'"content":"x"') < 1:
+            seen += link.recv(65536)
+    assert sum(one.num_running for one in stack.replicas) == 200
+    for number, link in enumerate(links):
+        if number % 2:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        link.close()
+    nothing_runs(stack, within_s=5)
+    rows = made.usage(200)
+    assert {row.status for row in rows} == {"cancelled"}
+    assert all(row.completion_tokens for row in rows)
 
 
 def test_maximum_streams(stack: Stack, customer: Customer) -> None:
