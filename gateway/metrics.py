@@ -110,6 +110,11 @@ BACKSTOPS = Counter(
     "moment came (a key's expiry, a price's first day).",
     ["cache"],
 )
+BUDGET_NOTICES = Counter(
+    "grafthouse_budget_notices_total",
+    "Times that 50, 80 or 100 % of a month's limit was reached, each said once.",
+    ["kind", "percent"],
+)
 WRITER_QUEUE = Gauge(
     "grafthouse_usage_writer_queue",
     "Usage writes not yet in the database.",

@@ -26,6 +26,7 @@ from gateway.tapes import Tapes
 from gateway.upstream import open_session
 from gateway.usage_writer import UsageWriter
 from tenants.auth import Principal
+from tenants.notices import Mark, tell
 from tenants.prices import PriceBook
 from tenants.quota import Quota
 
@@ -53,7 +54,7 @@ class Runtime:
         self.redis = redis.asyncio.Redis.from_url(
             settings.REDIS_URL, socket_connect_timeout=2, health_check_interval=5
         )
-        self.quota = Quota()
+        self.quota = Quota(tell=tell_and_count)
         self.writer = UsageWriter()
         # What must outlive the request that began it: settlements, late releases.
         self._background: set[asyncio.Task[Any]] = set()
@@ -144,3 +145,8 @@ def runtime_of(scope: Any) -> Runtime:
     if not isinstance(runtime, Runtime):
         raise RuntimeError("start-up did not run: serve gateway.asgi with lifespan on (uvicorn)")
     return runtime
+
+
+async def tell_and_count(mark: Mark, used: int) -> None:
+    if await tell(mark, used):
+        metrics.BUDGET_NOTICES.labels(mark.kind, str(mark.percent)).inc()

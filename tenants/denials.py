@@ -6,13 +6,12 @@ has room again.
 
 import math
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from tenants.auth import Principal
 from tenants.billing.periods import MONTH_CHARS, Period
 from tenants.errors import ApiError
-from tenants.money import PICO_DIGITS, plain
+from tenants.money import from_nanos, plain
 
 RETRY_AFTER_STORE_S = 2
 NEVER = {"x-should-retry": "false"}
@@ -147,7 +146,7 @@ def spent_message(reply: Reply, limit: int, num_tokens: int, cost_nanos: int, da
 def amount(name: str, number: int) -> str:
     """Of the limit of this name: tokens, or money."""
     if name.endswith("_nanos"):
-        return plain(Decimal(number).scaleb(3 - PICO_DIGITS))
+        return plain(from_nanos(number))
     return str(number)
 
 

@@ -23,7 +23,9 @@ INVALIDATE_CHANNEL = "grafthouse.invalidate"
 # The type of the channel layer's message: a consumer handles it in tenant_event(message).
 MESSAGE_TYPE = "tenant.event"
 # Come often and make no cached key or pointer stale.
-NOT_INVALIDATING = frozenset({"usage.recorded", "evaluation.changed", "validation.changed"})
+NOT_INVALIDATING = frozenset(
+    {"usage.recorded", "budget.reached", "evaluation.changed", "validation.changed"}
+)
 
 
 def group_name(tenant_id: int) -> str:

@@ -30,6 +30,10 @@ def to_nanos(amount: Decimal) -> int:
     return -(-to_pico(amount) // 1000)
 
 
+def from_nanos(nanos: int) -> Decimal:
+    return Decimal(nanos).scaleb(3 - PICO_DIGITS)
+
+
 def plain(amount: Decimal) -> str:
     """Plain notation without trailing zeros: "0.0000074", "2", "0"."""
     text = format(amount, "f")

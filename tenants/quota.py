@@ -19,7 +19,7 @@ import logging
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
@@ -37,6 +37,7 @@ from tenants.counters import VERBS, source, store_keys
 from tenants.denials import Reply, denial, rate_headers, store_unavailable
 from tenants.errors import ApiError
 from tenants.limits import NO_LIMITS, Limits
+from tenants.notices import Mark, SoftLimits, tell
 from tenants.recount import PeriodLedger, read_ledger
 from tenants.script_calls import ScriptCalls
 
@@ -54,7 +55,10 @@ TIMEOUT_S = 2.0
 
 @dataclass(frozen=True)
 class Reservation:
-    """What is held for one request. headers: x-ratelimit-* for its answer."""
+    """What is held for one request. headers: x-ratelimit-* for its answer.
+
+    scopes: the tenant (None) and its key's family, each with its limits.
+    """
 
     tenant_id: int
     family_id: int | None
@@ -65,6 +69,7 @@ class Reservation:
     has_budget: bool
     generation: str
     headers: dict[str, str] = field(default_factory=dict)
+    scopes: tuple[tuple[int | None, Limits], ...] = ()
 
 
 class Quota:
@@ -76,8 +81,9 @@ class Quota:
         clock_ms: Callable[[], int] | None = None,
         hold_s: float = HOLD_S,
         url: str | None = None,
+        tell: Callable[[Mark, int], Awaitable[object]] = tell,
     ) -> None:
-        """clock_ms replaces the store's clock (and the days')."""
+        """clock_ms replaces the store's clock (and the days'). tell: of a soft limit reached."""
         self._client = redis.asyncio.Redis.from_url(
             url or settings.REDIS_URL,
             socket_timeout=TIMEOUT_S,
@@ -91,6 +97,7 @@ class Quota:
         self._hold_ms = int(hold_s * 1000)
         self._open: dict[str, tuple[Reservation, float]] = {}
         self._unsettled: dict[str, tuple[Reservation, int]] = {}
+        self._soft_limits = SoftLimits(tell)
         self._running: set[asyncio.Task[Any]] = set()
         self._beating: asyncio.Task[None] | None = None
 
@@ -166,7 +173,10 @@ class Quota:
             await self._rebuild(tenant_id, family_id, day, reply.name)
             raw = await self._run("reserve", tenant_id, family_id, request_id, day, args)
             reply = Reply.parse(raw)
+        scopes = ((None, limits), (family_id, key_limits))
         if reply.status != "ok":
+            if reply.status == "spent":
+                self._say(self._soft_limits.refused(tenant_id, day, scopes[reply.scope], reply))
             raise denial(principal, reply, num_tokens, cost_nanos, day)
         return Reservation(
             tenant_id=tenant_id,
@@ -178,6 +188,7 @@ class Quota:
             has_budget=limits.has_budget or key_limits.has_budget,
             generation=reply.generation,
             headers=rate_headers(principal, reply),
+            scopes=scopes,
         )
 
     def _today(self) -> str:
@@ -209,12 +220,19 @@ class Quota:
         cost = "" if cost_nanos is None else cost_nanos
         args = [held.generation, num_tokens, cost, int(held.has_budget), int(is_refund)]
         try:
-            await self._run(
+            reply = await self._run(
                 "settle", held.tenant_id, held.family_id, held.request_id, held.day, args
             )
         except ApiError as error:
             log.warning("%s is settled later: %s", held.request_id, error)
             self._unsettled[held.request_id] = (held, num_tokens)
+            return
+        if held.has_budget:
+            self._say(self._soft_limits.settled(held.tenant_id, held.day, held.scopes, reply[2:]))
+
+    def _say(self, news: Iterable[tuple[Mark, int]]) -> None:
+        for mark, used in news:
+            self._spawn(self._soft_limits.say(mark, used))
 
     async def _undo(self, work: asyncio.Task[Reservation]) -> None:
         with suppress(ApiError):

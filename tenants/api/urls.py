@@ -4,6 +4,7 @@ from django.urls import path
 
 from tenants.api.audit import AuditListView
 from tenants.api.keys import KeyListView, KeyRotateView, KeyView
+from tenants.api.notices import NoticeListView
 from tenants.api.session import SessionView
 from tenants.api.tenants import TenantDetailView, TenantListView
 from tenants.api.usage import UsageExportView, UsageListView, UsageSummaryView
@@ -18,5 +19,6 @@ urlpatterns = [
     path("tenants/<slug:tenant>/usage/", UsageListView.as_view()),
     path("tenants/<slug:tenant>/usage/summary/", UsageSummaryView.as_view()),
     path("tenants/<slug:tenant>/usage/export/", UsageExportView.as_view()),
+    path("tenants/<slug:tenant>/notices/", NoticeListView.as_view()),
     path("tenants/<slug:tenant>/audit/", AuditListView.as_view()),
 ]

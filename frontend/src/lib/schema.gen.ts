@@ -514,6 +514,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/tenants/{tenant}/notices/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description Newest first. Each part of each limit is there once a month. */
+        get: operations["notices_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/tenants/{tenant}/uploads/": {
         parameters: {
             query?: never;
@@ -941,6 +958,12 @@ export interface components {
          * @enum {string}
          */
         KeyStateEnum: "active" | "replaced" | "expired" | "revoked";
+        /**
+         * @description * `tokens` - Tokens
+         *     * `money` - Money
+         * @enum {string}
+         */
+        KindEnum: "tokens" | "money";
         Loss: {
             name: components["schemas"]["NameEnum"];
             digest: string | null;
@@ -1099,6 +1122,20 @@ export interface components {
              */
             adapter: string;
         };
+        /** @description Half, most or all of a month's limit was used. limit and used: tokens, or money, by kind. */
+        Notice: {
+            /** Format: date-time */
+            readonly at: string;
+            /** @description Whose limit it is; null: the tenant's. */
+            key?: string | null;
+            key_name?: string | null;
+            readonly month: string;
+            readonly kind: components["schemas"]["KindEnum"];
+            readonly percent: number;
+            readonly limit: string;
+            /** @description At that moment. */
+            readonly used: string;
+        };
         PaginatedAdapterList: {
             /** @example 123 */
             count: number;
@@ -1188,6 +1225,21 @@ export interface components {
              */
             previous?: string | null;
             results: components["schemas"]["Key"][];
+        };
+        PaginatedNoticeList: {
+            /** @example 123 */
+            count: number;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=400&limit=100
+             */
+            next?: string | null;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=200&limit=100
+             */
+            previous?: string | null;
+            results: components["schemas"]["Notice"][];
         };
         PaginatedReplicaList: {
             /** @example 123 */
@@ -4248,6 +4300,56 @@ export interface operations {
                 };
             };
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    notices_list: {
+        parameters: {
+            query?: {
+                /** @description Number of results to return per page. */
+                limit?: number;
+                /** @description The initial index from which to return the results. */
+                offset?: number;
+            };
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PaginatedNoticeList"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };
