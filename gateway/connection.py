@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import resource
+import secrets
 import socket
 import time
 from email.utils import formatdate
@@ -166,6 +167,8 @@ class HttpConnection(Progress, HttpToolsProtocol):
         reason = HTTPStatus(error.status).phrase
         head = f"HTTP/1.1 {error.status} {reason}\r\ndate: {formatdate(usegmt=True)}\r\n"
         head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        # Of no request that is written down: clients show it with every error.
+        head += f"x-request-id: {secrets.token_hex(16)}\r\n"
         for name, value in error.headers.items():
             head += f"{name}: {value}\r\n"
         self.transport.write(f"{head}connection: close\r\n\r\n".encode() + body)

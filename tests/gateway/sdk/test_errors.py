@@ -121,6 +121,9 @@ def test_what_is_not_offered(acme: Customer) -> None:
     zipped = chat(extra_headers={"content-encoding": "gzip"})
     media_type = ("APIStatusError", 415, INVALID, None, "unsupported_media_type")
     assert raised(client, zipped) == media_type
+    # Refused by the connection, before it is a request of any application's.
+    long = chat(extra_headers={"x-note": "x" * 9000})
+    assert raised(client, long) == ("APIStatusError", 431, INVALID, None, "headers_too_large")
 
 
 @pytest.mark.case("C112")
