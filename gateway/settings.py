@@ -212,8 +212,10 @@ SPECTACULAR_SETTINGS = {
 DEMO_MODEL_PATH = VAR_DIR / "models" / "smollm2-135m-instruct"
 BASE_MODEL_PATH = Path(os.environ.get("MODEL") or DEMO_MODEL_PATH).absolute()
 BASE_MODEL_NAME = os.environ.get("MODEL_NAME", BASE_MODEL_PATH.name.lower())
-# Of an eval set (JSON Lines) for adapters whose tenant uploaded none; empty: there is no default.
-EVAL_SET_PATH = os.environ.get("EVAL_SET_PATH", "")
+# Of an eval set (JSON Lines) for adapters whose tenant uploaded none; set to nothing: no default.
+EVAL_SET_PATH = os.environ.get(
+    "EVAL_SET_PATH", str(ROOT_DIR / "adapters" / "default_eval_set.jsonl")
+)
 ADAPTER_STORE_DIR = Path(os.environ.get("ADAPTER_STORE_DIR", VAR_DIR / "adapters"))
 # Of a bucket that holds the blobs; ADAPTER_STORE_DIR is then a cache. Empty: the folder alone does.
 ADAPTER_S3_BUCKET = os.environ.get("ADAPTER_S3_BUCKET", "")

@@ -28,7 +28,7 @@ def canary(
     path = adapter_path(name, "canary")
     with open_house() as house:
         if stop:
-            return stop_canary(house, name)
+            return stop_canary(house, name, as_json)
         if promote:
             return promote_canary(house, name, timeout, as_json)
         body = {"version": number, "percent": percent}
@@ -44,8 +44,10 @@ def require_one_wish(number: int | None, percent: int | None, stop: bool, promot
         raise Failure("Expected VERSION PERCENT, or --stop, or --promote alone.", Exit.USAGE)
 
 
-def stop_canary(house: House, name: str) -> None:
+def stop_canary(house: House, name: str, as_json: bool) -> None:
     house.ask("DELETE", adapter_path(name, "canary"))
+    if as_json:
+        return screen.show_json({"adapter": name, "canary": None})
     screen.note(f"{name} has no canary any more.")
 
 
@@ -111,8 +113,10 @@ def aliases(limit: Limit = 1000, as_json: AsJson = False) -> None:
     screen.table(["ALIAS", "LEADS TO", "MADE (UTC)"], cells)
 
 
-def unalias(name: AliasName) -> None:
+def unalias(name: AliasName, as_json: AsJson = False) -> None:
     """Take a second name away; what it led to stays."""
     with open_house() as house:
         house.ask("DELETE", alias_path(name))
+    if as_json:
+        return screen.show_json({"name": name, "adapter": None, "version": None})
     screen.note(f"{name} is no alias any more.")

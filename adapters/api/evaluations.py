@@ -16,7 +16,6 @@ from adapters.models import EvalSet, Evaluation, EvaluationStatus, Gate
 from adapters.profile import MAX_SYSTEM_PROMPT_CHARS
 from tenants.api.base import TenantView
 from tenants.api.errors import errors
-from tenants.errors import ApiError
 from tenants.models import KeyScope
 
 
@@ -182,13 +181,13 @@ class EvalSetView(TenantView):
 
     @extend_schema(
         operation_id="eval_set_retrieve",
-        responses={200: EvalSetSerializer, **errors(401, 403, 404)},
-        description="What the next evaluation uses. 404 when there is none.",
+        responses={200: EvalSetSerializer, 204: None, **errors(401, 403, 404)},
+        description="What the next evaluation uses; 204 when there is none.",
     )
     def get(self, request: Request, tenant: str, name: str) -> Response:
         row = eval_set_of(access_adapter(self.principal, name))
         if row is None:
-            raise ApiError("not_found", 404, f"Adapter '{name}' has no eval set.")
+            return Response(status=204)
         return Response(EvalSetSerializer(row).data)
 
     @extend_schema(

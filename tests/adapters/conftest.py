@@ -36,6 +36,7 @@ def house(settings: Any, base: Path, tmp_path: Path) -> Any:
     settings.BASE_MODEL_NAME = "tiny-base"
     settings.ADAPTER_STORE_DIR = tmp_path / "store"
     settings.REPLICA_URLS = []
+    settings.EVAL_SET_PATH = ""
     settings.NUM_REPLICAS_PER_ADAPTER = 2
     return settings
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.test import Client
 
 from adapters.eval_set import MAX_BYTES, MAX_EXAMPLES, MAX_LINE_CHARS, parse
@@ -20,6 +21,8 @@ from tests.adapters.conftest import client_of
 CHAT = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]}
 PLAIN = {"prompt": "2 + 2 =", "completion": " 4"}
 URL = "/api/tenants/acme/adapters/support-bot/eval-set/"
+# As the settings have it, before a test says otherwise.
+SHIPPED = settings.EVAL_SET_PATH
 
 
 def lines(*values: Any) -> bytes:
@@ -109,7 +112,7 @@ def test_golden_lines_are_those_marked_or_the_first() -> None:
 
 def test_it_works(client: Client, alice: Principal, adapter: None) -> None:
     raw = lines(CHAT, PLAIN)
-    assert client.get(URL).status_code == 404
+    assert client.get(URL).status_code == 204
     answer = put(client, raw)
     assert answer.status_code == 200, answer.content
     expected = {"num_examples": 2, "num_golden": 2, "size_bytes": len(raw), "is_default": False}
@@ -118,7 +121,7 @@ def test_it_works(client: Client, alice: Principal, adapter: None) -> None:
     assert client.get(URL).json() == answer.json()
     assert put(client, lines(CHAT)).json()["num_examples"] == 1
     assert client.delete(URL).status_code == client.delete(URL).status_code == 204
-    assert client.get(URL).status_code == 404
+    assert client.get(URL).status_code == 204
     with tenant_scope(alice.tenant_id):
         rows = AuditEvent.objects.filter(action__startswith="eval_set.").order_by("id")
         assert [row.action for row in rows] == [
@@ -148,9 +151,9 @@ def test_the_operators_default(
 ) -> None:
     path = tmp_path / "default.jsonl"
     house.EVAL_SET_PATH = str(path)
-    assert client.get(URL).status_code == 404
+    assert client.get(URL).status_code == 204
     path.write_bytes(b"{")
-    assert client.get(URL).status_code == 404
+    assert client.get(URL).status_code == 204
     assert "EVAL_SET_PATH" in caplog.text
     path.write_bytes(lines(PLAIN))
     found = client.get(URL).json()
@@ -160,3 +163,16 @@ def test_the_operators_default(
     assert put(client, lines(PLAIN)).json()["is_default"] is False
     client.delete(URL)
     assert client.get(URL).json()["is_default"] is True
+
+
+def test_a_default_comes_along(client: Client, adapter: None, house: Any) -> None:
+    """Short enough for a small context, and a tenant's own takes its place."""
+    house.EVAL_SET_PATH = SHIPPED
+    found = client.get(URL).json()
+    assert (found["is_default"], found["num_examples"], found["num_golden"]) == (True, 40, 4)
+    examples = parse(Path(SHIPPED).read_bytes())
+    sizes = [sum(len(turn["content"]) for turn in one["messages"]) for one in examples]
+    assert max(sizes) < 400
+    questions = {json.dumps(one["messages"][:-1]) for one in examples}
+    assert len(questions) == len(examples)
+    assert put(client, lines(CHAT)).json()["is_default"] is False

@@ -79,12 +79,12 @@ def names_lead_to_versions(shell: Shell) -> None:
     assert shell.json("canary", "cli-bot", "1", "10")["percent"] == 10
     assert "cli-bot@1 is a canary for 10 %" in shell.run("canary", "cli-bot").stdout
     shell.run("retire", "cli-bot@1", status=5)
-    shell.run("canary", "cli-bot", "--stop")
+    assert shell.json("canary", "cli-bot", "--stop") == {"adapter": "cli-bot", "canary": None}
     shell.run("canary", "cli-bot", "--stop", status=4)
     assert shell.run("alias", "cli-prod", "cli-bot@1").stdout == "cli-prod is cli-bot@1\n"
     assert shell.json("alias", "cli-prod", "cli-bot")["version"] is None
     assert "cli-prod" in shell.run("aliases").stdout
-    shell.run("unalias", "cli-prod")
+    assert shell.json("unalias", "cli-prod")["adapter"] is None
     shell.json("canary", "cli-bot", "1", "50")
     assert "cli-bot@1 is active" in shell.run("canary", "cli-bot", "--promote").stdout
     assert shell.json("rollback", "cli-bot")["number"] == 2

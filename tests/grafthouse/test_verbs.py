@@ -1,11 +1,13 @@
 """What a target may be, which wishes exclude each other, and what is shown of an answer."""
 
+import inspect
 from typing import Any
 
 import pytest
 import typer
 
 from grafthouse import evaluating, options, routing
+from grafthouse.cli import COMMANDS
 from grafthouse.client import alias_path
 from grafthouse.failure import Exit, Failure
 
@@ -81,3 +83,13 @@ def test_an_evaluation_is_a_table_of_losses(capsys: pytest.CaptureFixture[str]) 
         failed = {"status": "failed", "error": "no replica", "results": None}
         evaluating.show_evaluation("bot@3", found | failed, as_json=False)
     assert caught.value.exit_code == Exit.REFUSED
+
+
+def test_scripts_get_json_from_every_command() -> None:
+    """But from those that only a person answers."""
+    plain = {name for name, verb in COMMANDS.items() if "as_json" not in signature_of(verb)}
+    assert plain == {"login", "logout"}
+
+
+def signature_of(verb: Any) -> Any:
+    return inspect.signature(verb).parameters

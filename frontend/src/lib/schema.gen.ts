@@ -192,7 +192,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** @description What the next evaluation uses. 404 when there is none. */
+        /** @description What the next evaluation uses; 204 when there is none. */
         get: operations["eval_set_retrieve"];
         put: operations["eval_set_update"];
         post?: never;
@@ -2525,6 +2525,13 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["EvalSet"];
                 };
+            };
+            /** @description No response body */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             401: {
                 headers: {

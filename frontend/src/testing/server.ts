@@ -36,7 +36,7 @@ export const server = setupServer(
   http.get(at("adapters/:name/versions/:number/profile/"), () => HttpResponse.json({})),
   http.get(at("aliases/"), () => page([])),
   http.get(at("adapters/:name/gate/"), () => HttpResponse.json({ gate: "off" })),
-  http.get(at("adapters/:name/eval-set/"), () => problem(404, "not_found", "No eval set.")),
+  http.get(at("adapters/:name/eval-set/"), () => new HttpResponse(null, { status: 204 })),
   http.get(at("adapters/:name/versions/:number/evaluations/"), () => page([])),
   greetEvents,
 );
