@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.db import connections
 
 from adapters.access import Resolved
+from gateway import database
 from gateway.admission import authenticate, authenticate_member, current_prices, resolve_model
 from gateway.caches import TenantCache
 from gateway.prefix import prefix_key
@@ -47,9 +50,13 @@ def make_asker(tenant: Tenant, user: User, number: int) -> Asker:
 
 
 @pytest.fixture
-async def runtime() -> AsyncIterator[Runtime]:
-    found = Runtime()
-    yield found
+async def runtime(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Runtime]:
+    """With a reader of its own, whose connection ends with the test."""
+    with ThreadPoolExecutor(1) as readers:
+        monkeypatch.setattr(database, "_READERS", readers)
+        found = Runtime()
+        yield found
+        await database.in_thread(connections.close_all)
     await found.quota.close()
     await found.redis.aclose()
     await found.session.close()
