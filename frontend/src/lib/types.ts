@@ -23,6 +23,7 @@ export type Golden = Schemas["Golden"];
 export type Key = Schemas["Key"];
 export type KeyCreated = Schemas["NewKey"];
 export type NewKey = Schemas["MakeKeyRequest"];
+export type KeyChange = Schemas["PatchedMakeKeyRequest"];
 export type UsageRecord = Schemas["Usage"];
 export type UsageTotals = Schemas["Totals"];
 export type UsageSummary = Schemas["Summary"];

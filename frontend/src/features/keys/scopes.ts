@@ -21,6 +21,16 @@ export const LIFETIMES = [
   { value: "365", label: "In a year" },
 ];
 
+/** Seconds for which a key that is rotated goes on working. */
+export const DEFAULT_OVERLAP = "86400";
+export const OVERLAPS = [
+  { value: "0", label: "Not at all" },
+  { value: "3600", label: "For an hour" },
+  { value: DEFAULT_OVERLAP, label: "For a day" },
+  { value: "604800", label: "For a week" },
+  { value: "2592000", label: "For 30 days" },
+];
+
 const DAY_MS = 86_400_000;
 
 export function expiryOf(lifetimeDays: string, now = Date.now()): string | null {

@@ -1,8 +1,10 @@
 import { Button, Modal } from "@mantine/core";
 import { IconPlus } from "@tabler/icons-react";
+import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { usePermissions } from "@/lib/tenant";
 import { useCreateKey } from "../api/create-key";
+import { modelNamesQuery } from "../api/list-model-names";
 import { SCOPES } from "../scopes";
 import { KeyForm } from "./key-form";
 import { KeySecret } from "./key-secret";
@@ -11,6 +13,7 @@ export function CreateKey({ tenant }: { tenant: string }) {
   const permissions = usePermissions(tenant);
   const create = useCreateKey(tenant);
   const [isOpen, setIsOpen] = useState(false);
+  const { data: modelNames = [] } = useQuery({ ...modelNamesQuery(tenant), enabled: isOpen });
   function close(): void {
     setIsOpen(false);
     // The only copy of the secret in this page goes with the dialog.
@@ -36,6 +39,7 @@ export function CreateKey({ tenant }: { tenant: string }) {
         ) : (
           <KeyForm
             scopes={SCOPES.filter(({ value }) => permissions.has(value))}
+            modelNames={modelNames}
             isPending={create.isPending}
             error={create.error}
             onSubmit={(values) => create.mutate(values)}

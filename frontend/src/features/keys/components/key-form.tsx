@@ -1,39 +1,56 @@
-import { Button, Checkbox, Group, Select, Stack, TextInput } from "@mantine/core";
+import { Button, Checkbox, Group, Select, Stack, TagsInput, TextInput } from "@mantine/core";
 import { isNotEmpty, useForm } from "@mantine/form";
 import { ErrorNotice } from "@/components/error-notice";
-import type { NewKey } from "@/lib/types";
+import type { Key, NewKey } from "@/lib/types";
+import { limitsOf, limitValuesOf, NO_LIMITS } from "../limits";
 import { expiryOf, LIFETIMES, type Scope } from "../scopes";
+import { LimitFields } from "./limit-fields";
+
+const KEPT = "kept";
 
 interface KeyFormProps {
+  /** The one to change; without it a new one is made. */
+  apiKey?: Key;
   /** Those that its maker has: a key cannot be given more. */
   scopes: Scope[];
+  modelNames: string[];
   isPending: boolean;
   error: Error | null;
   onSubmit: (values: NewKey) => void;
 }
 
-interface Values {
-  name: string;
-  scopes: NewKey["scopes"];
-  lifetimeDays: string;
+function startOf(apiKey: Key | undefined) {
+  return {
+    name: apiKey?.name ?? "",
+    scopes: apiKey?.scopes ?? (["inference"] as NewKey["scopes"]),
+    allowed_models: apiKey?.allowed_models ?? [],
+    lifetimeDays: apiKey ? KEPT : "",
+    limits: apiKey ? limitValuesOf(apiKey) : NO_LIMITS,
+  };
 }
 
-const START: Values = { name: "", scopes: ["inference"], lifetimeDays: "" };
+type Values = ReturnType<typeof startOf>;
 
-export function KeyForm({ scopes: offered, isPending, error, onSubmit }: KeyFormProps) {
+function keyOf({ name, scopes, allowed_models, lifetimeDays, limits }: Values): NewKey {
+  const end = lifetimeDays === KEPT ? {} : { expires_at: expiryOf(lifetimeDays) };
+  return { name, scopes, allowed_models, ...end, ...limitsOf(limits) };
+}
+
+export function KeyForm(props: KeyFormProps) {
+  const { apiKey, scopes: offered, modelNames, isPending, error, onSubmit } = props;
   const form = useForm({
-    initialValues: START,
+    initialValues: startOf(apiKey),
     validate: {
       name: isNotEmpty("Give the key a name"),
       scopes: (scopes) => (scopes.length === 0 ? "Choose at least one scope" : null),
     },
   });
+  // A replaced key ends with its overlap.
+  const canEnd = apiKey?.state !== "replaced";
   return (
     <form
-      aria-label="New API key"
-      onSubmit={form.onSubmit(({ name, scopes, lifetimeDays }) =>
-        onSubmit({ name, scopes, expires_at: expiryOf(lifetimeDays) }),
-      )}
+      aria-label={apiKey ? "API key" : "New API key"}
+      onSubmit={form.onSubmit((values) => onSubmit(keyOf(values)))}
     >
       <Stack gap="md">
         <TextInput
@@ -50,17 +67,31 @@ export function KeyForm({ scopes: offered, isPending, error, onSubmit }: KeyForm
             ))}
           </Stack>
         </Checkbox.Group>
-        <Select
-          label="Expires"
-          data={LIFETIMES}
-          allowDeselect={false}
-          maw={200}
-          {...form.getInputProps("lifetimeDays")}
+        <TagsInput
+          label="Models"
+          description="What it may ask for: adapters with all their versions, aliases, the base model. To it, others do not exist."
+          placeholder={form.values.allowed_models.length === 0 ? "all of them" : undefined}
+          data={modelNames}
+          clearable
+          acceptValueOnBlur
+          {...form.getInputProps("allowed_models")}
         />
-        {error && <ErrorNotice title="Could not create the key" error={error} />}
+        <LimitFields form={form} />
+        {canEnd && (
+          <Select
+            label="Expires"
+            data={apiKey ? [{ value: KEPT, label: "As it does now" }, ...LIFETIMES] : LIFETIMES}
+            allowDeselect={false}
+            maw={200}
+            {...form.getInputProps("lifetimeDays")}
+          />
+        )}
+        {error && (
+          <ErrorNotice title={`Could not ${apiKey ? "change" : "create"} the key`} error={error} />
+        )}
         <Group justify="flex-end">
           <Button type="submit" loading={isPending}>
-            Create key
+            {apiKey ? "Save" : "Create key"}
           </Button>
         </Group>
       </Stack>
