@@ -257,3 +257,22 @@ def test_the_end_of_an_overlap_is_exact(pair: Pair, owner: Owner) -> None:
         wait_for("the refusal", lambda: seen_refused(poll))
     assert poll.last(200) <= end.timestamp()
     assert not refused_at(pair.there, new["secret"])
+
+
+def status_of_chat(web: Web, raw: str) -> int:
+    body = {"model": "tiny-base", "messages": [{"role": "user", "content": "Hi"}]}
+    headers = {"authorization": f"Bearer {raw}"}
+    url = f"{web.url}/v1/chat/completions"
+    return requests.post(url, json=body, headers=headers, timeout=30).status_code
+
+
+def test_a_lowered_limit_acts_on_the_other_process(pair: Pair, owner: Owner) -> None:
+    raw = owner.make_key()
+    assert [status_of_chat(pair.there, raw) for _ in range(2)] == [200, 200]
+    owner.call("PATCH", f"{raw.split('-')[1]}/", requests_per_minute=1)
+    answered = time.monotonic()
+    wait_for("the limit", lambda: status_of_chat(pair.there, raw) == 429)
+    assert time.monotonic() - answered < CACHE_TTL_S
+    # The limits of a rotated key go on counting.
+    new = owner.call("POST", f"{raw.split('-')[1]}/rotate/").json()["secret"]
+    assert status_of_chat(pair.there, new) == 429
