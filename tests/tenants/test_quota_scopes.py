@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
+from random import Random
 
 import pytest
 import pytest_asyncio
@@ -142,6 +144,31 @@ async def test_what_one_scope_refuses_leaves_nothing_in_the_other(quota: Quota) 
         await refused(quota, who, name)
     held = await quota.reserve(other, "g", 1, 0)
     assert held.headers["x-ratelimit-remaining-requests"] == "1"
+
+
+@pytest.mark.case("C137")
+async def test_never_over_in_any_minute_whatever_its_phase(quota: Quota, clock: Clock) -> None:
+    """A fixed window admits twice the limit around its border. 100 phases: bursts of ten at random
+    times, a limit of six for the key and of nine for the tenant of two keys.
+    """
+    random = Random(137)
+    for _ in range(100):
+        one = caller(key_limits=Limits(requests_per_minute=6), requests_per_minute=9)
+        keys = [one, replace(one, family_id=2)]
+        clock.now_ms += random.randrange(MINUTE_MS)
+        admitted: list[tuple[int, int]] = []
+        for burst in range(3):
+            for number in range(10):
+                with suppress(ApiError):
+                    held = await quota.reserve(keys[number % 2], f"{burst}-{number}", 1, 0)
+                    admitted.append((clock.now_ms, held.family_id or 0))
+                    await quota.settle(held, 1, 0)
+            clock.now_ms += random.choice([1000, 30_000, 59_999, 60_000])
+        for since, _ in admitted:
+            minute = [key for at, key in admitted if since <= at < since + MINUTE_MS]
+            assert len(minute) <= 9
+            assert all(minute.count(key) <= 6 for key in (1, 2))
+        assert len(admitted) >= 9
 
 
 @pytest.mark.case("C137")

@@ -112,6 +112,31 @@ async def test_a_stalled_store_is_given_up(store_url: str) -> None:
         await quota.close()
 
 
+@pytest.mark.case("C139")
+async def test_a_store_that_takes_no_writes_admits_nobody() -> None:
+    """At a peer a limiter without its store answered 500, or let everything through. Here it is
+    503 with a time to come back; what ended meanwhile is settled once writes are taken again.
+    """
+    process, url = start_valkey()
+    books = Books()
+    quota = Quota(ledger=books, url=url, hold_s=0.4)
+    who = caller(monthly_budget_nanos=1000, max_concurrency=2)
+    held = await quota.reserve(who, "a", 1, 600)
+    await quota._client.config_set("maxmemory", "1")
+    error = await refused(quota, who, "b")
+    assert (error.status, error.code) == (503, "quota_unavailable")
+    assert error.headers["retry-after"] == "2"
+    await quota.settle(held, 1, 600)
+    books.spent_nanos, books.recent_ids = 600, ["a"]
+    await quota._client.config_set("maxmemory", "0")
+    await asyncio.sleep(0.5)
+    await refused(quota, who, "b", cost=401)
+    await quota.reserve(who, "b", 1, 400)
+    await quota.close()
+    process.kill()
+    process.wait()
+
+
 @pytest.mark.case("C119")
 async def test_a_cancelled_call_hands_its_reply_to_nobody(store_url: str) -> None:
     """Two tenants with different limits, random aborts, a slow store.
