@@ -7,6 +7,7 @@
 With ADAPTER_S3_BUCKET the second is a cache of the bucket's.
 """
 
+import contextlib
 import json
 import logging
 import re
@@ -30,6 +31,9 @@ ARCHIVE_FILE = "upload.archive"
 # One part, before it is its upload's; and in which order parts are joined.
 PART_FILE = "part"
 ORDER_FILE = "parts.json"
+# In a quarantine: a row had it. Of a quarantine's name: it is being removed.
+TAKEN_FILE = "taken"
+GONE = ".gone"
 # No delete takes longer.
 TRASH_MAX_AGE_S = 3600.0
 # Whose row came with it was committed long before.
@@ -57,9 +61,19 @@ def quarantine_dir(token: str) -> Path:
 
 
 def discard_quarantine(token: str) -> None:
-    """Removes an upload's folder; absent is fine."""
-    if token:
-        shutil.rmtree(quarantine_dir(token), ignore_errors=True)
+    """Removes an upload's folder; absent is fine. Killed halfway, the rest is known to be waste."""
+    if not token:
+        return
+    gone = quarantine_dir(token).with_suffix(GONE)
+    with contextlib.suppress(FileNotFoundError):
+        quarantine_dir(token).rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def mark_taken(token: str) -> None:
+    """A row has it, and is at work on it: once none has it any more, it is waste at once."""
+    with contextlib.suppress(FileNotFoundError):
+        (quarantine_dir(token) / TAKEN_FILE).touch()
 
 
 def part_path(quarantine: str, name: str) -> Path:
@@ -181,20 +195,56 @@ def sweep_trash(max_age_s: float) -> int:
 
 
 def sweep_quarantine(max_age_s: float) -> int:
-    """Removes folders that no row knows and that are older; returns how many."""
+    """Removes folders that no row needs: at once those that one had, others when nobody has written
+    to them for max_age_s, since a request may still be sending. Returns how many.
+    """
     root = store_dir() / "quarantine"
     if not root.is_dir():
         return 0
+    # Before rows are asked: what is marked now had its row before.
+    found = {folder: _is_waste(folder, max_age_s) for folder in root.iterdir()}
+    needed = _needed_quarantines()
+    ended = _ended_quarantines({folder.name for folder in found} - needed)
+    num_removed = 0
+    for folder, is_waste in found.items():
+        if folder.suffix == GONE:
+            shutil.rmtree(folder, ignore_errors=True)
+        elif not _TOKEN.fullmatch(folder.name) or folder.name in needed:
+            continue
+        elif is_waste or folder.name in ended:
+            discard_quarantine(folder.name)
+        else:
+            continue
+        num_removed += 1
+    return num_removed
+
+
+def _is_waste(folder: Path, max_age_s: float) -> bool:
+    """Unless a row needs it. A folder's own time is of its last new file: one may be long."""
+    try:
+        times = [folder.stat().st_mtime, *(path.stat().st_mtime for path in folder.iterdir())]
+        return (folder / TAKEN_FILE).exists() or max(times) < time.time() - max_age_s
+    except OSError:
+        # Someone removes it just now.
+        return False
+
+
+def _needed_quarantines() -> set[str]:
     with unscoped():  # The folders of all tenants lie side by side.
         versions = AdapterVersion.objects.exclude(quarantine="")
         uploads = Upload.objects.filter(status=UploadStatus.PENDING)
         # In this order: completing an upload hands its folder to a version.
-        known = set(uploads.values_list("quarantine", flat=True))
-        known |= set(versions.values_list("quarantine", flat=True))
-    num_removed = 0
-    for folder in root.iterdir():
-        is_old = folder.stat().st_mtime < time.time() - max_age_s
-        if folder.name not in known and is_old and _TOKEN.fullmatch(folder.name):
-            discard_quarantine(folder.name)
-            num_removed += 1
-    return num_removed
+        needed = set(uploads.values_list("quarantine", flat=True))
+        return needed | set(versions.values_list("quarantine", flat=True))
+
+
+def _ended_quarantines(tokens: Set[str]) -> set[str]:
+    """Of tokens that nothing needed: what an upload in parts, ended by then, had."""
+    if not tokens:
+        return set()
+    with unscoped():
+        ended = Upload.objects.filter(quarantine__in=tokens).exclude(status=UploadStatus.PENDING)
+        # Ended since: its version may have it, and was not asked for in time.
+        held = AdapterVersion.objects.filter(quarantine__in=tokens)
+        tokens = set(ended.values_list("quarantine", flat=True))
+        return tokens - set(held.values_list("quarantine", flat=True))

@@ -42,6 +42,7 @@ def validate_version(tenant_id: int, version_id: int, limits: ChildLimits | None
         version = _claim(version_id)
         if version is None:
             return
+        storage.mark_taken(version.quarantine)
         plan = Tenant.objects.select_related("plan").get(id=tenant_id).plan
         try:
             verdict = run_child(

@@ -4,7 +4,7 @@ Within a minute by beat's clock the version is where it belongs, and its bytes a
 """
 
 import io
-import os
+import shutil
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -53,8 +53,19 @@ def and_killed(call: Callable[..., Any]) -> Callable[..., None]:
 
 
 def half_emptied(token: str) -> None:
-    (storage.quarantine_dir(token) / storage.CONFIG_FILE).unlink()
+    """As rmtree would be, killed after its first files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "rmtree", _unlink_some)
+        DISCARD(token)
+
+
+def _unlink_some(folder: Path, ignore_errors: bool) -> None:
+    for name in (storage.TAKEN_FILE, storage.CONFIG_FILE):
+        (folder / name).unlink()
     raise Killed
+
+
+DISCARD = storage.discard_quarantine
 
 
 @dataclass
@@ -103,12 +114,9 @@ def is_whole(folder: Path) -> bool:
 
 
 def quarantines() -> list[Path]:
-    """What is left once all that no row knows is an hour old."""
-    root = storage.store_dir() / "quarantine"
-    for folder in root.iterdir():
-        os.utime(folder, (0, 0))
+    """What is left after beat's next round, however young it is."""
     storage.sweep_quarantine(validate.QUARANTINE_MAX_AGE_S)
-    return list(root.iterdir())
+    return list((storage.store_dir() / "quarantine").iterdir())
 
 
 def packed(files: dict[str, bytes]) -> dict[str, bytes]:

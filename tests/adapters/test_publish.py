@@ -331,3 +331,23 @@ def test_forgotten_uploads_are_swept(scope: Principal, adapter_files: Path) -> N
     assert storage.sweep_quarantine(validate.QUARANTINE_MAX_AGE_S) == 1
     assert not lost.exists() and storage.quarantine_dir(kept.quarantine).exists()
     assert Tenant.objects.count() == 1
+
+
+def test_what_is_still_being_sent_is_not_forgotten(db: None) -> None:
+    """A large file on a slow line: its folder is hours old, and its bytes still come."""
+    sent = storage.quarantine_dir(put_in_quarantine({storage.WEIGHTS_FILE: b"so far"}))
+    old = time.time() - timedelta(hours=2).total_seconds()
+    os.utime(sent, (old, old))
+    assert storage.sweep_quarantine(validate.QUARANTINE_MAX_AGE_S) == 0 and sent.exists()
+    os.utime(sent / storage.WEIGHTS_FILE, (old, old))
+    assert storage.sweep_quarantine(validate.QUARANTINE_MAX_AGE_S) == 1 and not sent.exists()
+
+
+def test_a_quarantine_at_work_is_nobodys_waste(scope: Principal, adapter_files: Path) -> None:
+    """Also one whose check was interrupted and begins again."""
+    version = add(scope, "a", both_files(adapter_files))
+    storage.mark_taken(version.quarantine)
+    assert storage.sweep_quarantine(-60) == 0
+    validate.validate_version(scope.tenant_id, version.id)
+    version.refresh_from_db()
+    assert version.state == "ready"

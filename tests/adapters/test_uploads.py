@@ -217,3 +217,15 @@ def test_an_upload_of_one_part_is_not_copied(tmp_path: Path) -> None:
     inode = (tmp_path / "part_a").stat().st_ino
     join_parts(tmp_path)
     assert (tmp_path / "upload.archive").stat().st_ino == inode
+
+
+def test_a_killed_cancel_leaves_nothing_for_an_hour(
+    client: Client, packed: bytes, scope: Principal
+) -> None:
+    """Its row says that it ended: what it had is waste, however young."""
+    upload = begin(client, len(packed)).json()["id"]
+    put(client, upload, packed[:100], number=1)
+    # Without on_commit: the web process died after the commit.
+    assert client.post(f"{ROOT}{upload}/cancel/").json()["status"] == "cancelled"
+    assert len(quarantines()) == 1
+    assert storage.sweep_quarantine(3600) == 1 and not quarantines()
