@@ -8,6 +8,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -88,10 +89,11 @@ class Scene:
     stranger: Customer
     foreign: Names
     own: Names
+    sessions: ExitStack
 
     def session(self, scopes: tuple[str, ...] = ALL_SCOPES) -> requests.Session:
         """Of a new key, which has been used before."""
-        session = requests.Session()
+        session = self.sessions.enter_context(requests.Session())
         key = create_key(system(self.stranger.tenant.id), "k", list(scopes))
         session.headers["authorization"] = f"Bearer {key.raw}"
         session.get(f"{self.stack.web.url}/v1/models", timeout=30)
@@ -103,7 +105,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene(stack: Stack, acme: Customer) -> Scene:
+def scene(stack: Stack, acme: Customer) -> Iterator[Scene]:
     stranger = stack.make_customer()
     digest = stack.activate(acme, "other")
     foreign = make_things(acme.tenant, "secret-bot", 7001, digest)
@@ -113,7 +115,8 @@ def scene(stack: Stack, acme: Customer) -> Scene:
     acme.usage(1)
     for replica in stack.replicas:
         replica.bodies.clear()
-    return Scene(stack, stranger, foreign, own)
+    with ExitStack() as sessions:
+        yield Scene(stack, stranger, foreign, own, sessions)
 
 
 def calls(path: str, foreign: Names) -> Iterator[tuple[Call, Call]]:

@@ -14,7 +14,7 @@ import pytest
 from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from django.urls import URLPattern
+from django.urls import URLPattern, get_resolver
 
 from adapters.access import resolve
 from tenants.api.base import TenantView
@@ -37,6 +37,7 @@ from tests.endpoints import (
     masked,
     methods_of,
     pairs,
+    walk,
 )
 from tests.factories import (
     add_member,
@@ -67,6 +68,14 @@ def test_it_works() -> None:
     assert PREFIX in routes
     assert f"{PREFIX}keys/<slug:public_id>/" in routes
     assert f"{PREFIX}usage/export/" in routes
+
+
+def test_no_route_is_beside_the_sweep() -> None:
+    """Django's admin is the operators'; the last two are an error and the browser's pages."""
+    swept = {route for route, _ in django_routes()}
+    routes = [route for route, _ in walk(get_resolver().url_patterns)]
+    rest = [one for one in routes if one not in swept and not one.startswith("admin/")]
+    assert rest == [r"^api(?:/.*)?$", r"^(?!static/).*$"]
 
 
 def test_every_route_is_a_tenant_view() -> None:
