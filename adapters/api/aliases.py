@@ -4,7 +4,6 @@ from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
-from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -14,6 +13,7 @@ from adapters.models import ModelName
 from adapters.names import own_aliases
 from tenants.api.base import TenantView
 from tenants.api.errors import errors
+from tenants.api.parsers import JSONParser
 from tenants.models import KeyScope
 
 

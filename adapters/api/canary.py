@@ -5,7 +5,6 @@ from typing import Any
 from django.db.models import Count, Q
 from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
-from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -15,6 +14,7 @@ from adapters.canary import find, set_canary, stop_canary
 from adapters.models import AdapterVersion, Canary, CanaryState
 from tenants.api.base import TenantView
 from tenants.api.errors import errors
+from tenants.api.parsers import JSONParser
 from tenants.billing.summary import SUMS, totals_of
 from tenants.errors import ApiError
 from tenants.models import KeyScope, UsageRecord, UsageStatus

@@ -4,7 +4,6 @@ from typing import Any
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -16,6 +15,7 @@ from adapters.models import EvalSet, Evaluation, EvaluationStatus, Gate
 from adapters.profile import MAX_SYSTEM_PROMPT_CHARS
 from tenants.api.base import TenantView
 from tenants.api.errors import errors
+from tenants.api.parsers import JSONParser
 from tenants.models import KeyScope
 
 

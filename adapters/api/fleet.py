@@ -5,7 +5,6 @@ from typing import Any
 from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.parsers import JSONParser
 from rest_framework.permissions import IsAdminUser
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,6 +16,7 @@ from adapters.keeping import set_keep
 from adapters.models import Adapter, Keep, Replica
 from tenants.api.errors import errors
 from tenants.api.pagination import Pagination
+from tenants.api.parsers import JSONParser
 from tenants.audit import Actor
 from tenants.models import Tenant
 from tenants.scope import tenant_scope

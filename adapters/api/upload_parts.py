@@ -5,7 +5,7 @@ from typing import Any
 from django.conf import settings
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
-from rest_framework.parsers import JSONParser, MultiPartParser
+from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -25,6 +25,7 @@ from adapters.api.uploads import PartHandler
 from adapters.models import Upload, UploadStatus
 from tenants.api.base import TenantView
 from tenants.api.errors import errors
+from tenants.api.parsers import JSONParser
 from tenants.auth import Principal
 from tenants.models import KeyScope
 

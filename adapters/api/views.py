@@ -5,7 +5,7 @@ from typing import Any
 from django.conf import settings
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
-from rest_framework.parsers import JSONParser, MultiPartParser
+from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -24,6 +24,7 @@ from adapters.models import Adapter, AdapterVersion
 from adapters.retire import retire_adapter, retire_version
 from tenants.api.base import TenantView
 from tenants.api.errors import errors
+from tenants.api.parsers import JSONParser
 from tenants.models import KeyScope, Tenant
 
 

@@ -14,7 +14,7 @@ from django.http.response import HttpResponseBase
 from django.urls import path
 from drf_spectacular.utils import extend_schema
 from rest_framework.exceptions import NotAuthenticated
-from rest_framework.parsers import JSONParser, MultiPartParser
+from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request as DrfRequest
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -29,6 +29,7 @@ from gateway.openai.http import Receive, Request, Scope, Send
 from gateway.runtime import runtime_of
 from tenants.api.authentication import KeyAuthentication
 from tenants.api.errors import exception_handler
+from tenants.api.parsers import JSONParser
 from tenants.auth import Principal, require_scope
 from tenants.errors import ApiError
 from tenants.models import KeyScope

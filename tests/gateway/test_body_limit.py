@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import requests
 
 from gateway.body_limit import MULTIPART_OVERHEAD_BYTES
 from tests.gateway.conftest import Stack
@@ -102,3 +103,23 @@ def test_up_to_the_limit_the_view_answers(
 def test_a_client_that_sends_on_still_hears_why(connection: http.client.HTTPConnection) -> None:
     connection.request("POST", VERSIONS, body=bytes(4 * 2**20), headers=MULTIPART)
     assert error_of(connection) == (413, "upload_too_large")
+
+
+@pytest.mark.case("C113")
+@pytest.mark.parametrize("depth", [65, 1500, 100_000])
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/chat/completions", "/v1/uploads", "/api/tenants/{}/keys/", "/api/tenants/{}/uploads/"],
+)
+def test_json_too_deep(stack: Stack, path: str, depth: int) -> None:
+    """A body of brackets ends parsers that recurse with a 500. Right: a 400 that names the limit,
+    in the shape of where it was sent.
+    """
+    customer = stack.make_customer(scopes=("inference", "adapters", "admin"))
+    body = '{"a":' * depth + "1" + "}" * depth
+    headers = {"content-type": "application/json", "authorization": f"Bearer {customer.api_key}"}
+    url = stack.web.url + path.format(customer.tenant.slug)
+    answer = requests.post(url, data=body, headers=headers, timeout=30)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "invalid_request")
+    assert "nests deeper" in error["message"] or "depth limit" in error["message"]
