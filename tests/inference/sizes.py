@@ -69,8 +69,8 @@ class Sizes:
                 path = merge(self.base, self.paths[rank], self.base.parent / f"merged{rank}")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-            self._merged[rank] = model.to(self._device).eval()
+                model = AutoModelForCausalLM.from_pretrained(path)
+            self._merged[rank] = model.float().to(self._device).eval()
         return self._merged[rank]
 
     @torch.inference_mode()
