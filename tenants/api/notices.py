@@ -16,11 +16,11 @@ class NoticeSerializer(serializers.ModelSerializer[BudgetNotice]):
 
     key = serializers.CharField(
         source="api_key.public_id",
-        default=None,
+        read_only=True,
         allow_null=True,
         help_text="Whose limit it is; null: the tenant's.",
     )
-    key_name = serializers.CharField(source="api_key.name", default=None, allow_null=True)
+    key_name = serializers.CharField(source="api_key.name", read_only=True, allow_null=True)
     limit = serializers.SerializerMethodField()
     used = serializers.SerializerMethodField(help_text="At that moment.")
 

@@ -1127,8 +1127,8 @@ export interface components {
             /** Format: date-time */
             readonly at: string;
             /** @description Whose limit it is; null: the tenant's. */
-            key?: string | null;
-            key_name?: string | null;
+            readonly key: string | null;
+            readonly key_name: string | null;
             readonly month: string;
             readonly kind: components["schemas"]["KindEnum"];
             readonly percent: number;

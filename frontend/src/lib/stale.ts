@@ -41,6 +41,7 @@ const RULES: Record<string, Rule> = {
     ],
     delayMs: SOON_MS,
   },
+  budget: { keys: (t) => [[t, "notices"]], delayMs: SOON_MS },
   usage: { keys: (t) => [[t, "usage"]], delayMs: CALM_MS },
   replica: { keys: () => [["@operator", "fleet"]], delayMs: SOON_MS },
 };

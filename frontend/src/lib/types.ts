@@ -27,5 +27,6 @@ export type KeyChange = Schemas["PatchedMakeKeyRequest"];
 export type UsageRecord = Schemas["Usage"];
 export type UsageTotals = Schemas["Totals"];
 export type UsageSummary = Schemas["Summary"];
+export type Notice = Schemas["Notice"];
 export type AuditEvent = Schemas["Audit"];
 export type Replica = Schemas["Replica"];

@@ -34,6 +34,7 @@ export const server = setupServer(
   http.get(`${ORIGIN}/api/tenants/`, () => page([{ slug: "acme", name: "Acme", plan: "Team" }])),
   http.get(at(""), () => HttpResponse.json(TENANT)),
   http.get(at("adapters/:name/versions/:number/profile/"), () => HttpResponse.json({})),
+  http.get(at("notices/"), () => page([])),
   http.get(at("aliases/"), () => page([])),
   http.get(at("adapters/:name/gate/"), () => HttpResponse.json({ gate: "off" })),
   http.get(at("adapters/:name/eval-set/"), () => new HttpResponse(null, { status: 204 })),

@@ -3,6 +3,7 @@ import { getRouteApi } from "@tanstack/react-router";
 import { PageHeader } from "@/components/page-header";
 import { useTitle } from "@/components/use-title";
 import { PlanCard } from "@/features/tenants/components/plan-card";
+import { BudgetNotices } from "@/features/usage/components/budget-notices";
 import { ExportMenu } from "@/features/usage/components/export-menu";
 import { PeriodPicker } from "@/features/usage/components/period-picker";
 import { RequestsTable } from "@/features/usage/components/requests-table";
@@ -29,6 +30,7 @@ export function UsagePage() {
       />
       <Stack gap="md">
         <PeriodPicker period={period} onChange={(next) => change({ ...next, page: undefined })} />
+        <BudgetNotices tenant={tenant} />
         <PlanCard tenant={tenant} />
         <UsageOverview
           tenant={tenant}

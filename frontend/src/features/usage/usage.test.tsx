@@ -49,6 +49,35 @@ test("the period of the address is asked for, half-open, and exported", async ()
   expect(router.state.location.search).toEqual({ from: "2026-03-01", to: "2026-03-05" });
 });
 
+test("a month's limit that is half used is said, the last word of each limit", async () => {
+  const month = new Date().toISOString().slice(0, 7);
+  const notice = { at: ROW.started_at, key: null, key_name: null, month, used: "0", limit: "20" };
+  server.use(
+    http.get(at("usage/summary/"), () =>
+      HttpResponse.json({ total: TOTALS, by_day_and_adapter: [] }),
+    ),
+    http.get(at("usage/"), () => page([])),
+    http.get(at("notices/"), () =>
+      page([
+        { ...notice, kind: "money", percent: 100 },
+        { ...notice, kind: "money", percent: 80 },
+        { ...notice, kind: "tokens", percent: 50, limit: "2000000", key: "k1", key_name: "ci" },
+        { ...notice, kind: "tokens", percent: 80, month: "2020-01" },
+      ]),
+    ),
+  );
+  renderAt("/t/acme/usage");
+  const timeout = { timeout: 15_000 };
+  expect(
+    await screen.findByText("This month's budget of $20.00 is spent.", {}, timeout),
+  ).toBeVisible();
+  const said = screen.getAllByRole("alert").map((one) => one.textContent);
+  expect(said).toEqual([
+    "This month's budget of $20.00 is spent.",
+    "Key ci: this month's limit of 2M tokens is used to 50 %.",
+  ]);
+});
+
 test("the chart has every day, stacks by adapter and sums the small ones up", () => {
   const days = daysOf({ from: "2026-02-27", to: "2026-03-02" });
   expect(days).toEqual(["2026-02-27", "2026-02-28", "2026-03-01", "2026-03-02"]);
