@@ -65,12 +65,13 @@ class Watch:
         return oldest is not None
 
     def _sweep(self) -> None:
+        # First: whatever befalls this one, the next comes.
+        asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep)
         now = time.monotonic()
         for late in [one for one, at in self.waiting.items() if at <= now]:
             late.drop("late")
         for connection in list(self._open or ()):
             connection.drop_if_stalled(now)
-        asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep)
 
 
 WATCH = Watch()
