@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import re
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -30,6 +32,8 @@ NUM_STREAMS = 24
 STREAMS = "grafthouse_open_streams"
 REQUESTS = 'grafthouse_requests_total{route="chat/completions",status="2xx"}'
 WORKERS = ("web-1", "web-2")
+SYS_PIDFD_GETFD = 438
+LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class House:
@@ -46,13 +50,26 @@ class House:
         started = re.findall(r"Started server process \[(\d+)\]", log)
         return [int(pid) for pid in started[: log.count("Application startup complete")]]
 
-    def num_connections(self, pid: int) -> int:
-        number = 0
+    def connections(self, pid: int) -> list[int]:
+        """TCP_NODELAY of each connection that the process has accepted."""
+        found, process = [], os.pidfd_open(pid)
         for path in Path(f"/proc/{pid}/fd").iterdir():
-            # One may be closed meanwhile.
-            with contextlib.suppress(FileNotFoundError):
-                number += os.readlink(path).startswith("socket:")
-        return number
+            # One may be closed meanwhile; other files are no sockets, a listener has no peer.
+            with contextlib.suppress(OSError), socket.socket(fileno=copied(process, path)) as raw:
+                if raw.getpeername() and self.url.endswith(f":{raw.getsockname()[1]}"):
+                    found.append(raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        os.close(process)
+        return found
+
+
+def copied(process: int, path: Path) -> int:
+    """A process's open file, as one of ours. Raises OSError for what is no socket."""
+    if not os.readlink(path).startswith("socket:"):
+        raise OSError(f"{path} is no socket")
+    fd = LIBC.syscall(SYS_PIDFD_GETFD, process, int(path.name), 0)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), f"{path} cannot be copied")
+    return int(fd)
 
 
 async def until(what: str, probe: Callable[[], Any], timeout_s: float = 60.0) -> None:
@@ -140,7 +157,10 @@ async def test_one_of_two_is_killed(house: House, stack: Stack) -> None:
     web = replace(stack.web, url=house.url)
     # Whoever answers: the sum of both.
     assert {await asyncio.to_thread(metric, web, STREAMS) for _ in range(8)} == {NUM_STREAMS}
-    victim = max(WORKERS, key=lambda name: house.num_connections(house.pids(name)[-1]))
+    accepted = {name: house.connections(house.pids(name)[-1]) for name in WORKERS}
+    # No token waits for the client's word on the one before.
+    assert {*accepted["web-1"], *accepted["web-2"]} == {1}
+    victim = max(WORKERS, key=lambda name: len(accepted[name]))
     os.kill(house.pids(victim)[-1], signal.SIGKILL)
     answered = [await asyncio.to_thread(is_answered, house, customer.api_key) for _ in range(10)]
     assert answered == [True] * 10

@@ -81,7 +81,7 @@ test("keys are listed without being made or revoked", async () => {
   renderAt("/t/acme/keys");
   expect(await screen.findByRole("row", { name: /backend/ })).toBeVisible();
   expect(offered()).not.toContain("New key");
-  expect(offered()).not.toContain("Revoke backend");
+  expect(offered()).not.toContain("Actions of backend");
 });
 
 test("a key is given only scopes that its maker has", async () => {
