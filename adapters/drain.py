@@ -2,7 +2,7 @@
 
 Placement puts what it holds on others and leaves it there until they have it; every web process
 reads the word within a second, and sends it only requests of what no other has yet. It stands until
-it is taken back or the replica leaves REPLICA_URLS.
+it is taken back or the replica leaves the fleet.
 """
 
 import logging
@@ -33,11 +33,6 @@ def set_draining(replica_id: int, is_draining: bool, by: str) -> Replica:
         tasks.queue(tasks.reconcile)
     log.info("replica %s: %s by %s", replica.url, "drained" if is_draining else "resumed", by)
     return replica
-
-
-def draining_urls() -> frozenset[str]:
-    rows = Replica.objects.filter(draining_since__isnull=False)
-    return frozenset(rows.values_list("url", flat=True))
 
 
 def num_only_here(held: frozenset[str]) -> int:

@@ -1,4 +1,4 @@
-"""The replicas: which there are (settings), how they are (their own /state), what they hold."""
+"""The replicas: how they are (their own /state), what they hold, which should hold what."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from django.conf import settings
 from django.utils import timezone
 
-from adapters.dialects import DIALECTS, split_url
+from adapters.dialects import DIALECTS
 from adapters.dialects.dialect import ReplicaError
 from adapters.models import Placement, PlacementState, Replica
 from adapters.rendezvous import num_wanted, ranked_for
@@ -33,19 +33,6 @@ class Report:
     replica: Replica
     polled_at: datetime
     residency: Residency
-
-
-def sync_replicas() -> list[Replica]:
-    """Rows for exactly the configured URLs; placements of a removed replica go with it."""
-    configured = {url: one.name for one, url in map(split_url, settings.REPLICA_URLS)}
-    # Another engine at the same address is another replica: nothing of the former is there.
-    for row in Replica.objects.all():
-        if configured.get(row.url) != row.dialect:
-            row.delete()
-    known = set(Replica.objects.values_list("url", flat=True))
-    missing = [Replica(url=u, dialect=name) for u, name in configured.items() if u not in known]
-    Replica.objects.bulk_create(missing, ignore_conflicts=True)
-    return list(Replica.objects.all())
 
 
 def poll(replicas: Sequence[Replica]) -> list[Report]:

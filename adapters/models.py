@@ -182,7 +182,7 @@ class AdapterVersion(ScopedModel):
 
 
 class Replica(models.Model):
-    """An inference process of the fleet, as settings.REPLICA_URLS lists it, and its last report."""
+    """An inference process of REPLICA_URLS, or one that announced itself; its last report."""
 
     url = models.CharField(max_length=200, unique=True)
     # A name of adapters.dialects: which engine it is.
@@ -192,6 +192,8 @@ class Replica(models.Model):
     # inference.request.EngineState as JSON.
     state = models.JSONField(default=dict)
     error = models.CharField(max_length=500, blank=True)
+    # When it last said itself that it is there; null for one that REPLICA_URLS alone names.
+    announced_at = models.DateTimeField(null=True)
     # Since when it takes nothing new, and by whose word.
     draining_since = models.DateTimeField(null=True)
     drained_by = models.CharField(max_length=200, blank=True)

@@ -28,7 +28,6 @@ from adapters.fleet import (
     choose,
     in_parallel,
     poll,
-    sync_replicas,
 )
 from adapters.keeping import keep_near
 from adapters.models import (
@@ -40,6 +39,7 @@ from adapters.models import (
     Replica,
     VersionState,
 )
+from adapters.registry import sync_replicas
 from adapters.replica_http import load, unload
 from adapters.settling import settle
 from tenants.scope import unscoped

@@ -21,6 +21,7 @@ POSITIVE = (
     *("MAX_CONNECTIONS", "MAX_STREAMS", "MAX_HEADERS", "MAX_HEADER_BYTES"),
 )
 MAX_SOCKET_HEADERS = 128
+MIN_TOKEN_CHARS = 24
 
 
 @register(Tags.compatibility)
@@ -30,11 +31,18 @@ def check_settings(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
 
 def check_replicas() -> Iterator[CheckMessage]:
     urls = settings.REPLICA_URLS
-    if not urls:
+    if not urls and not settings.REPLICA_TOKEN:
         yield Error(
             "REPLICA_URLS is empty: no request could be served.",
-            hint="Set it to the URLs of the inference replicas, separated by commas.",
+            hint="Set it to the URLs of the inference replicas, separated by commas, or set "
+            "REPLICA_TOKEN, with which they announce themselves.",
             id="gateway.E001",
+        )
+    if 0 < len(settings.REPLICA_TOKEN) < MIN_TOKEN_CHARS:
+        yield Error(
+            f"REPLICA_TOKEN: expected {MIN_TOKEN_CHARS} characters at least: who guesses it gets "
+            "the prompts of every tenant.",
+            id="gateway.E010",
         )
     for configured in urls:
         try:

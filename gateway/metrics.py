@@ -129,6 +129,13 @@ def observe_replica(snapshot: Snapshot) -> None:
     REPLICA_DRAINING.labels(snapshot.url).set(snapshot.is_draining)
 
 
+def forget_replica(url: str) -> None:
+    """It left the fleet: its last values are no news."""
+    for gauge in (REPLICA_UP, REPLICA_LOAD, REPLICA_BREAKER, REPLICA_DRAINING):
+        with contextlib.suppress(KeyError):
+            gauge.remove(url)
+
+
 def render() -> tuple[str, bytes]:
     """(content type, exposition text) of this process, or of all workers in multiprocess mode."""
     if not settings.PROMETHEUS_MULTIPROC_DIR:

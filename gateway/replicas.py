@@ -1,4 +1,4 @@
-"""What each configured replica last said of itself: polled every second, read by the router.
+"""What each replica of the fleet last said of itself: polled every second, read by the router.
 
 A replica is down after MAX_FAILURES polls in a row, or at once when it loses a request; up again
 with its next good answer, and takes work again when its breaker lets it, or when no other replica
@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +17,9 @@ from typing import Any
 import aiohttp
 from django.db import Error
 
-from adapters.dialects import split_url
+from adapters.dialects import DIALECTS
 from adapters.dialects.dialect import Answer, Dialect, ReplicaError
-from adapters.drain import draining_urls
+from adapters.registry import configured, fleet
 from adapters.residency import Residency, read_residency
 from gateway import breaker, metrics
 from gateway.breaker import Breaker
@@ -83,10 +83,10 @@ class Replica:
 
 
 class ReplicaTable:
-    def __init__(self, session: aiohttp.ClientSession, urls: Sequence[str]) -> None:
+    def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
-        spoken = map(split_url, urls)
-        self._replicas = {url: Replica(url, dialect) for dialect, url in spoken}
+        spoken = configured().items()
+        self._replicas = {url: Replica(url, DIALECTS[name]) for url, name in spoken}
         self._spreads = Spreads()
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_at = float("-inf")
@@ -131,20 +131,34 @@ class ReplicaTable:
             await self.refresh()
             await asyncio.sleep(POLL_INTERVAL_S)
 
-    async def follow_drains(self) -> None:
+    async def follow_fleet(self) -> None:
         while True:
-            await self.read_drains()
+            await self.read_fleet()
             await asyncio.sleep(POLL_INTERVAL_S)
 
-    async def read_drains(self) -> None:
-        """The operator's word. While the database is away, the last one that was read stands."""
+    async def read_fleet(self) -> None:
+        """Which replicas there are, and the operator's word on them. While the database is away,
+        what was read last stands.
+        """
         try:
-            urls = await in_thread(draining_urls)
+            found = await in_thread(fleet)
         except Error as error:
-            log.warning("which replicas drain is unknown: %s", error)
+            log.warning("which replicas there are is unknown: %s", error)
             return
-        for replica in self._replicas.values():
-            replica.is_draining = replica.url in urls
+        for url in self._replicas.keys() - found.keys():
+            self._remove(url)
+        for url, (name, is_draining) in found.items():
+            if url in self._replicas and self._replicas[url].dialect.name != name:
+                self._remove(url)
+            replica = self._replicas.setdefault(url, Replica(url, DIALECTS[name]))
+            replica.is_draining = is_draining
+
+    def _remove(self, url: str) -> None:
+        """Not under a request of this process: then at a later reading."""
+        if self._replicas[url].num_sent == 0:
+            log.info("replica %s left the fleet", url)
+            del self._replicas[url]
+            metrics.forget_replica(url)
 
     async def refresh(self) -> None:
         """Ask every replica now; callers at the same time share one round, and rounds keep their

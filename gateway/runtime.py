@@ -43,7 +43,7 @@ class Runtime:
     def __init__(self) -> None:
         ttl_s = settings.CACHE_TTL_S
         self.session = open_session()
-        self.replicas = ReplicaTable(self.session, settings.REPLICA_URLS)
+        self.replicas = ReplicaTable(self.session)
         self.principals: TenantCache[Principal] = TenantCache(
             "principals", ttl_s, lambda _, one: one.tenant_id
         )
@@ -85,8 +85,8 @@ class Runtime:
     async def start(self) -> None:
         self._writing = asyncio.create_task(self.writer.run())
         # The first poll is awaited, so that the first request finds the fleet.
-        await asyncio.gather(self.replicas.refresh(), self.replicas.read_drains())
-        polls = (self.replicas.poll_forever, self.replicas.follow_drains)
+        await asyncio.gather(self.replicas.refresh(), self.replicas.read_fleet())
+        polls = (self.replicas.poll_forever, self.replicas.follow_fleet)
         changes = partial(invalidation.follow, self.drop)
         writes = (self.writer.beat_forever, self.writer.tell_forever, checkpoint_forever)
         for loop in (*polls, changes, *writes):

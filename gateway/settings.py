@@ -229,6 +229,8 @@ ADAPTER_S3_ENDPOINT = os.environ.get("ADAPTER_S3_ENDPOINT", "")
 # Where adapters are imported from: the hub, or a mirror that speaks its HTTP.
 HF_ENDPOINT = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 REPLICA_URLS = env_list("REPLICA_URLS", "http://127.0.0.1:8100")
+# What replicas announce themselves with (POST /api/fleet/announce/); empty: REPLICA_URLS is all.
+REPLICA_TOKEN = os.environ.get("REPLICA_TOKEN", "")
 NUM_REPLICAS_PER_ADAPTER = env_int("NUM_REPLICAS_PER_ADAPTER", 2)
 
 # The endpoint's own bounds. A request that names no max_tokens gets DEFAULT_MAX_TOKENS.

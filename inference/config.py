@@ -1,17 +1,17 @@
 """Everything that the engine process can be told, as frozen values. Read nowhere else."""
 
 import argparse
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, NoReturn
 
+from inference.flag_types import fraction, named_path, port, positive, seconds, size, url
+
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 LOAD_FORMATS = ("auto", "dummy")
 DESCRIPTION = "One base model and many LoRA adapters, served from one process."
-UNIT_BITS = {"": 0, "K": 10, "M": 20, "G": 30}
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,15 @@ class EngineConfig:
 
 
 @dataclass(frozen=True)
+class Announcement:
+    """house: the URL of its web process. own_url: of this replica, as the house reaches it."""
+
+    house: str
+    own_url: str
+    token: str
+
+
+@dataclass(frozen=True)
 class ServeConfig:
     """What `python -m inference serve` was told. adapter_dirs empty: adapters load from anywhere.
 
@@ -68,6 +77,7 @@ class ServeConfig:
     lora_paths: tuple[tuple[str, str], ...]
     adapter_dirs: tuple[Path, ...]
     grace_s: float
+    announcement: Announcement | None = None
 
 
 class DefaultsFormatter(argparse.HelpFormatter):
@@ -120,8 +130,8 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
     add("--device", choices=DEVICES, default="auto", help="auto: cuda where there is one")
     load_help = "auto: safetensors; dummy: random weights of the config's shape, for benchmarks"
     add("--load-format", choices=LOAD_FORMATS, default="auto", help=load_help)
-    add("--tp", type=_positive, default=1, metavar="K", help="devices for one model; only 1 yet")
-    add("--num-threads", type=_positive, metavar="N", help="CPU threads; default: torch's choice")
+    add("--tp", type=positive, default=1, metavar="K", help="devices for one model; only 1 yet")
+    add("--num-threads", type=positive, metavar="N", help="CPU threads; default: torch's choice")
     add("--seed", type=int, metavar="N", help="of requests without a seed; default: random")
 
 
@@ -133,23 +143,23 @@ def _add_lora_flags(parser: argparse.ArgumentParser) -> None:
         "--lora-paths",
         nargs="+",
         action="extend",
-        type=_named_path,
+        type=named_path,
         metavar="NAME=PATH",
         help=paths_help,
     )
     batch_help = "distinct adapters in one forward"
-    add("--max-loras-per-batch", type=_positive, default=8, metavar="N", help=batch_help)
+    add("--max-loras-per-batch", type=positive, default=8, metavar="N", help=batch_help)
     rank_help = "largest rank that an adapter may have"
-    add("--max-lora-rank", type=_positive, default=64, metavar="R", help=rank_help)
+    add("--max-lora-rank", type=positive, default=64, metavar="R", help=rank_help)
     host_help = "host memory for adapters: bytes, or with the unit K, M or G"
-    add("--host-adapter-bytes", type=_size, default="4G", metavar="SIZE", help=host_help)
+    add("--host-adapter-bytes", type=size, default="4G", metavar="SIZE", help=host_help)
     cache_help = (
         "folder, this user's alone, for adapters laid out as they lie in memory, which are read at "
         "the speed of the disk; default: none, each is packed again whenever it comes from disk"
     )
     add("--adapter-cache-dir", metavar="DIR", help=cache_help)
     room_help = "room for them: bytes, or with the unit K, M or G; least recently used leave first"
-    add("--adapter-cache-bytes", type=_size, default="64G", metavar="SIZE", help=room_help)
+    add("--adapter-cache-bytes", type=size, default="64G", metavar="SIZE", help=room_help)
     dir_help = (
         "adapters may be loaded over HTTP only from below DIR; repeatable; default: from anywhere"
     )
@@ -160,19 +170,19 @@ def _add_memory_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("batching and memory")
     add = group.add_argument
     len_help = "longest prompt and answer together, in tokens; default: the model's"
-    add("--max-model-len", type=_positive, metavar="N", help=len_help)
+    add("--max-model-len", type=positive, metavar="N", help=len_help)
     seqs_help = "sequences that run at once"
-    add("--max-num-seqs", type=_positive, default=64, metavar="N", help=seqs_help)
+    add("--max-num-seqs", type=positive, default=64, metavar="N", help=seqs_help)
     batch_help = "tokens of one forward; default: by the device"
-    add("--max-batch-tokens", type=_positive, metavar="N", help=batch_help)
+    add("--max-batch-tokens", type=positive, metavar="N", help=batch_help)
     block_help = "tokens of a KV block"
-    add("--kv-block-size", type=_positive, default=16, metavar="N", help=block_help)
+    add("--kv-block-size", type=positive, default=16, metavar="N", help=block_help)
     kv_help = (
         "KV cache: bytes, or with the unit K, M or G; default: 1G on the CPU, else by fraction"
     )
-    add("--kv-cache-bytes", type=_size, metavar="SIZE", help=kv_help)
+    add("--kv-cache-bytes", type=size, metavar="SIZE", help=kv_help)
     fraction_help = "share of the GPU's memory to use"
-    add("--gpu-memory-fraction", type=_fraction, default=0.9, metavar="F", help=fraction_help)
+    add("--gpu-memory-fraction", type=fraction, default=0.9, metavar="F", help=fraction_help)
     prefix_help = "reuse the KV blocks of equal beginnings"
     add("--prefix-cache", action=argparse.BooleanOptionalAction, default=True, help=prefix_help)
     graphs_help = "on a GPU, decode by graphs captured at the start"
@@ -190,56 +200,15 @@ def _add_http_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("HTTP")
     add = group.add_argument
     add("--host", default="127.0.0.1", help="address to listen on")
-    add("--port", type=_port, default=30000, metavar="P", help="port to listen on; 0: any free one")
+    add("--port", type=port, default=30000, metavar="P", help="port to listen on; 0: any free one")
     grace_help = "seconds for running requests after SIGTERM; then they end with an error"
-    add("--grace-s", type=_seconds, default=10.0, metavar="S", help=grace_help)
-
-
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) < 1 << 31):
-        raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text!r}")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) < 1 << 16):
-        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {text!r}")
-    return int(text)
-
-
-def _float_within(text: str, lowest: float, highest: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not lowest <= value <= highest:
-        message = f"expected a number from {lowest:g} to {highest:g}, got {text!r}"
-        raise argparse.ArgumentTypeError(message)
-    return value
-
-
-def _fraction(text: str) -> float:
-    return _float_within(text, 0.05, 1.0)
-
-
-def _seconds(text: str) -> float:
-    return _float_within(text, 0.0, 3600.0)
-
-
-def _size(text: str) -> int:
-    found = re.fullmatch(r"(\d{1,15})([KMG]?)(i?B)?", text, re.ASCII | re.IGNORECASE)
-    if found is None or int(found[1]) == 0:
-        raise argparse.ArgumentTypeError(f"expected a size as 1073741824, 512M or 4G, got {text!r}")
-    return int(found[1]) << UNIT_BITS[found[2].upper()]
-
-
-def _named_path(text: str) -> tuple[str, str]:
-    name, equals, path = text.partition("=")
-    if not (name and equals and path):
-        raise argparse.ArgumentTypeError(f"expected NAME=PATH, got {text!r}")
-    if not Path(path).is_dir():
-        raise argparse.ArgumentTypeError(f"{name}: {path} is not a folder")
-    return name, path
+    house_help = "URL of a house's web process that this replica announces itself to"
+    add("--announce-to", type=url, metavar="URL", help=house_help)
+    own_help = "URL under which the house reaches this replica; default: by --host and --port"
+    add("--announce-url", type=url, metavar="URL", help=own_help)
+    token_help = "file with the house's REPLICA_TOKEN"
+    add("--announce-token-file", type=Path, metavar="FILE", help=token_help)
+    add("--grace-s", type=seconds, default=10.0, metavar="S", help=grace_help)
 
 
 def _serve_config(values: argparse.Namespace) -> ServeConfig:
@@ -264,7 +233,25 @@ def _serve_config(values: argparse.Namespace) -> ServeConfig:
         lora_paths=lora_paths,
         adapter_dirs=tuple(_folder(path) for path in values.adapter_dir or ()),
         grace_s=values.grace_s,
+        announcement=_announcement(values),
     )
+
+
+def _announcement(values: argparse.Namespace) -> Announcement | None:
+    if values.announce_to is None:
+        return None
+    if values.announce_token_file is None:
+        raise ValueError("--announce-to: --announce-token-file is needed too")
+    own_url = values.announce_url
+    if own_url is None:
+        if values.host in ("0.0.0.0", "::") or values.port == 0:
+            raise ValueError("--announce-to: --announce-url is needed with this --host and --port")
+        own_url = f"http://{values.host}:{values.port}"
+    try:
+        token = values.announce_token_file.read_text().strip()
+    except OSError as error:
+        raise ValueError(f"--announce-token-file: {error}") from error
+    return Announcement(values.announce_to, own_url, token)
 
 
 def _folder(path: str) -> Path:

@@ -187,6 +187,7 @@ BODIES: dict[tuple[str, str], Callable[[Names], Body]] = {
     # Of the fleet: the operators' alone.
     ("put", "<str:name>"): lambda them: {"keep": "warm"},
     ("post", "drain"): lambda them: {},
+    ("post", "announce"): lambda them: {"url": "http://r:1"},
     ("post", "resume"): lambda them: {},
     # Of /v1/uploads, where nothing is.
     ("post", "<path:rest>"): lambda them: {},

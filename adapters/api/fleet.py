@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from adapters import drain
+from adapters import drain, registry
 from adapters.api.serializers import AdapterSerializer, ReplicaSerializer, with_counts
 from adapters.keeping import set_keep
 from adapters.models import Adapter, Keep, Replica
@@ -35,6 +35,41 @@ class FleetView(APIView):
         rows = Replica.objects.prefetch_related("placements")
         page = pagination.paginate_queryset(rows, request, view=self)
         return pagination.get_paginated_response(ReplicaSerializer(page, many=True).data)
+
+
+class AnnouncementSerializer(serializers.Serializer[Any]):
+    url = serializers.CharField(max_length=300, help_text="http(s)://host:port, as seen from here.")
+    engine = serializers.CharField(max_length=40, default="grafthouse")
+
+
+class AnnouncedSerializer(serializers.Serializer[Any]):
+    url = serializers.CharField()
+    forget_after_s = serializers.IntegerField(
+        help_text="One that is silent for so long, and says nothing of itself, is forgotten."
+    )
+
+
+class AnnounceView(APIView):
+    # Neither a key nor a session: the token that replicas share with the house.
+    authentication_classes = ()
+    permission_classes = ()
+    parser_classes = [JSONParser]
+
+    @extend_schema(
+        operation_id="fleet_announce",
+        request=AnnouncementSerializer,
+        responses={200: AnnouncedSerializer, **errors(400, 401, 403, 409)},
+        description="A replica says that it is there, with REPLICA_TOKEN as its bearer token; "
+        "within seconds it gets adapters and requests. To be said again now and then.",
+    )
+    def post(self, request: Request) -> Response:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        registry.require_token(token.strip() if scheme.lower() == "bearer" else "")
+        body = AnnouncementSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        row = registry.register(body.validated_data["url"], body.validated_data["engine"])
+        seconds = int(registry.FORGET_AFTER.total_seconds())
+        return Response({"url": row.url, "forget_after_s": seconds})
 
 
 class DrainView(APIView):

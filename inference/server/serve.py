@@ -20,6 +20,7 @@ from inference.config import ServeConfig
 from inference.engine_process import LOG_FORMAT
 from inference.errors import EngineError, ErrorCode
 from inference.metrics import FrontMetrics
+from inference.server.announce import announce_forever
 from inference.server.app import make_app
 from inference.server.bridge import Bridge
 from inference.server.model_folder import ModelFolder
@@ -102,7 +103,10 @@ class Process:
             return _fail(_one_line(error))
         where = f"http://{self._config.host}:{self.port}"
         print(f"ready: {self._config.base_name} on {where}", flush=True)
+        announcing = self._announce()
         await stopping
+        if announcing is not None:
+            announcing.cancel()
         if not self._engine_died:
             await self._drain()
         return EXIT_ENGINE_DIED if self._engine_died else 0
@@ -112,6 +116,11 @@ class Process:
         await self._runner.cleanup()
         if self._engine is not None:
             await asyncio.to_thread(self._engine.stop)
+
+    def _announce(self) -> "asyncio.Task[None] | None":
+        if self._config.announcement is None:
+            return None
+        return asyncio.create_task(announce_forever(self._config.announcement))
 
     def _on_signal(self) -> None:
         """The first asks to end in order, the second to end now."""

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from adapters import drain, fleet, placement
+from adapters import drain, placement, registry
 from adapters.activation import begin_activation
 from adapters.models import AdapterVersion, FleetEvent, Placement, Replica
 from adapters.rendezvous import ranked
@@ -130,7 +130,7 @@ def test_a_draining_replica_hands_over_what_it_holds(
 def test_who_drained_and_resumed_stays_written(
     replicas: list[FakeReplica], client: Client, admin_client: Client
 ) -> None:
-    fleet.sync_replicas()
+    registry.sync_replicas()
     replica = Replica.objects.all()[0]
     for is_draining, by in ((True, "oscar"), (True, "olga"), (False, "olga")):
         drain.set_draining(replica.id, is_draining, by)
@@ -162,7 +162,8 @@ def test_when_all_drain_nothing_is_lost(
     assert holders(replicas, digest) == before
 
 
-def test_draining_is_the_operators(alice: Principal) -> None:
+def test_draining_is_the_operators(alice: Principal, house: Any) -> None:
+    house.REPLICA_URLS = ["http://r:1"]
     replica = Replica.objects.create(url="http://r:1", healthy=True)
     url = f"/api/fleet/{replica.id}"
     client, stranger = Client(), Client()
@@ -171,12 +172,12 @@ def test_draining_is_the_operators(alice: Principal) -> None:
     for _ in range(2):
         found = client.post(f"{url}/drain/").json()
         assert found["draining_since"] and found["drained_by"] == "oscar"
-    assert drain.draining_urls() == {"http://r:1"}
+    assert registry.fleet() == {"http://r:1": ("grafthouse", True)}
     found = client.post(f"{url}/resume/").json()
     assert (found["draining_since"], found["drained_by"]) == (None, "")
-    assert not drain.draining_urls()
+    assert registry.fleet() == {"http://r:1": ("grafthouse", False)}
     assert client.post("/api/fleet/999999/drain/").status_code == 404
     for act in ("drain", "resume"):
         assert stranger.post(f"{url}/{act}/").status_code == 403
         assert Client().post(f"{url}/{act}/").status_code in (401, 403)
-    assert not drain.draining_urls()
+    assert registry.fleet() == {"http://r:1": ("grafthouse", False)}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from adapters import fleet, placement, settling, storage
+from adapters import fleet, placement, registry, settling, storage
 from adapters.access import resolve
 from adapters.activation import begin_activation
 from adapters.dialects.dialect import ReplicaError
@@ -248,7 +248,7 @@ def test_a_claimed_load_is_not_started_twice_and_a_dead_claim_ends(
     version = published("a")
     activate(alice, version)
     later = timezone.now() + placement.CLAIM
-    fleet.sync_replicas()
+    registry.sync_replicas()
     for replica in Replica.objects.all():
         Placement.objects.create(
             digest=version.digest, replica=replica, state="loading", next_attempt_at=later
@@ -298,7 +298,7 @@ def test_rounds_side_by_side_load_once(
         pytest.skip("the test database is in memory: threads lock its tables without waiting")
     version = published("a")
     activate(alice, version)
-    fleet.sync_replicas()
+    registry.sync_replicas()
     for replica in replicas:
         replica.load_delay_s = 0.3
 

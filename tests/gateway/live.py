@@ -32,6 +32,7 @@ from tests.services import free_port
 
 ROOT_DIR = Path(__file__).resolve().parents[2]
 BASE_MODEL = "tiny-base"
+REPLICA_TOKEN = "what replicas announce themselves with"
 T = TypeVar("T")
 
 
@@ -135,6 +136,7 @@ def start_web(folder: Path, database_url: str, replica_urls: list[str], **enviro
         "SECRET_KEY": settings.SECRET_KEY,
         "REDIS_URL": os.environ["REDIS_URL"],
         "REPLICA_URLS": ",".join(replica_urls),
+        "REPLICA_TOKEN": REPLICA_TOKEN,
         "MODEL_NAME": BASE_MODEL,
         "CORS_ORIGINS": "https://app.example.org",
         "PORT": str(port),

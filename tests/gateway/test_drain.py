@@ -105,5 +105,5 @@ def test_when_all_drain_the_answer_says_so(
 
 
 def test_a_url_that_is_none_of_ours(fleet: list[FakeReplica]) -> None:
-    with pytest.raises(CommandError, match=r"http://nowhere:1 is no replica of REPLICA_URLS"):
+    with pytest.raises(CommandError, match=r"http://nowhere:1 is no replica of the fleet"):
         drain("http://nowhere:1")

@@ -114,6 +114,7 @@ def test_the_page(settings: Any, tmp_path: Path) -> None:
         ("REPLICA_URLS", [], "gateway.E001"),
         ("REPLICA_URLS", ["127.0.0.1:8100"], "gateway.E002"),
         ("REPLICA_URLS", ["http://a:1", "http://a:1/"], "gateway.E003"),
+        ("REPLICA_TOKEN", "short", "gateway.E010"),
         ("PORT", 70_000, "gateway.E004"),
         ("DEFAULT_MAX_TOKENS", 0, "gateway.E005"),
         ("CACHE_TTL_S", 5.0, "gateway.E006"),

@@ -54,6 +54,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/fleet/announce/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description A replica says that it is there, with REPLICA_TOKEN as its bearer token; within seconds it gets adapters and requests. To be said again now and then. */
+        post: operations["fleet_announce"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/fleet/keep/{tenant}/{name}/": {
         parameters: {
             query?: never;
@@ -715,6 +732,17 @@ export interface components {
             created_by?: string;
             /** Format: date-time */
             readonly created_at: string;
+        };
+        Announced: {
+            url: string;
+            /** @description One that is silent for so long, and says nothing of itself, is forgotten. */
+            forget_after_s: number;
+        };
+        AnnouncementRequest: {
+            /** @description http(s)://host:port, as seen from here. */
+            url: string;
+            /** @default grafthouse */
+            engine: string;
         };
         Audit: {
             /** Format: date-time */
@@ -1882,6 +1910,61 @@ export interface operations {
                 };
             };
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    fleet_announce: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AnnouncementRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Announced"];
+                };
+            };
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -9,8 +9,8 @@ from django.core.management.base import BaseCommand, CommandError
 from adapters.dialects import DIALECTS, split_url
 from adapters.dialects.dialect import ReplicaError
 from adapters.drain import num_only_here, set_draining
-from adapters.fleet import sync_replicas
 from adapters.models import Replica
+from adapters.registry import sync_replicas
 from adapters.replica_http import fetch_state
 from adapters.residency import read_residency
 
@@ -23,7 +23,7 @@ class Command(BaseCommand):
     help = "Let a replica take nothing new and end what it runs."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("url", help="as in REPLICA_URLS")
+        parser.add_argument("url", help="as REPLICA_URLS or the replica itself gave it")
         parser.add_argument("--resume", action="store_true", help="let it take work again")
         parser.add_argument(
             "--wait", type=float, metavar="SECONDS", help="until it runs nothing, at most so long"
@@ -53,7 +53,7 @@ def find(url: str) -> Replica:
         return known[plain]
     except (KeyError, ValueError) as error:
         listed = ", ".join(known) or "none"
-        raise CommandError(f"{url} is no replica of REPLICA_URLS, which has {listed}") from error
+        raise CommandError(f"{url} is no replica of the fleet, which has {listed}") from error
 
 
 def what_remains(replica: Replica) -> str:
