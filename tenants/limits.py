@@ -5,11 +5,15 @@ key. None is no limit.
 """
 
 from dataclasses import astuple, dataclass
+from decimal import Decimal
+from typing import TypeVar
 
 from django.db import models
 from django.db.models import Q
 
 from tenants.money import MAX_BUDGET, to_nanos
+
+Amount = TypeVar("Amount", int, Decimal)
 
 # Lua counts in doubles: whole numbers are exact up to 2**53.
 MAX_TOKENS = 10**15
@@ -68,10 +72,11 @@ class Limits:
 
     def tightest(self, other: "Limits") -> "Limits":
         """Of each two the lower one."""
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        return Limits(
-            *(min((one for one in pair if one is not None), default=None) for pair in pairs)
-        )
+        return Limits(*map(lower, astuple(self), astuple(other)))
+
+
+def lower(one: Amount | None, another: Amount | None) -> Amount | None:
+    return min((limit for limit in (one, another) if limit is not None), default=None)
 
 
 NO_LIMITS = Limits()

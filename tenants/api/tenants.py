@@ -16,7 +16,7 @@ from tenants.api.pagination import Pagination
 from tenants.auth import KEY_ROLE, KEYS, READ, Principal
 from tenants.billing.periods import Period, month_of
 from tenants.billing.summary import totals
-from tenants.limits import LIMIT_COLUMNS
+from tenants.limits import LIMIT_COLUMNS, lower
 from tenants.models import KeyScope, Plan, Role, Tenant, User
 
 
@@ -53,6 +53,9 @@ class TenantDetailSerializer(serializers.Serializer[Any]):
     slug = serializers.CharField()
     name = serializers.CharField()
     plan = PlanSerializer()
+    limits = LimitsSerializer(
+        help_text="What holds: of each limit the tighter of the plan's and the tenant's own."
+    )
     role = serializers.ChoiceField(choices=[*Role.values, KEY_ROLE])
     permissions = serializers.ListField(
         child=serializers.ChoiceField(choices=[READ, KEYS, *KeyScope.values]),
@@ -98,6 +101,9 @@ class TenantDetailView(TenantView):
             "slug": row.slug,
             "name": row.name,
             "plan": row.plan,
+            "limits": {
+                name: lower(getattr(row.plan, name), getattr(row, name)) for name in LIMIT_COLUMNS
+            },
             "role": self.principal.role,
             "permissions": sorted(self.principal.scopes),
             "usage_this_month": totals(Period.of_month(month_of(timezone.now()))),

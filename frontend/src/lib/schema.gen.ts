@@ -992,6 +992,26 @@ export interface components {
          * @enum {string}
          */
         KindEnum: "tokens" | "money";
+        /** @description Limits as they stand; one that is null is none. */
+        Limits: {
+            requests_per_minute: number | null;
+            tokens_per_minute: number | null;
+            max_concurrency: number | null;
+            /** @description Days are UTC. */
+            tokens_per_day: number | null;
+            /** @description Months are UTC. */
+            tokens_per_month: number | null;
+            /**
+             * Format: decimal
+             * @example 0.0000074
+             */
+            daily_budget: string | null;
+            /**
+             * Format: decimal
+             * @example 0.0000074
+             */
+            monthly_budget: string | null;
+        };
         Loss: {
             name: components["schemas"]["NameEnum"];
             digest: string | null;
@@ -1586,6 +1606,8 @@ export interface components {
             slug: string;
             name: string;
             plan: components["schemas"]["Plan"];
+            /** @description What holds: of each limit the tighter of the plan's and the tenant's own. */
+            limits: components["schemas"]["Limits"];
             role: components["schemas"]["TenantDetailRoleEnum"];
             /** @description What the caller may do here. */
             permissions: components["schemas"]["PermissionsEnum"][];

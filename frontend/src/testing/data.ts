@@ -163,16 +163,21 @@ export const TOTALS: UsageTotals = {
   cost: "0.0123",
 };
 
+const LIMITS = {
+  ...NO_LIMITS,
+  requests_per_minute: 60,
+  max_concurrency: 4,
+  monthly_budget: "20",
+};
+
 export const TENANT: TenantDetail = {
   slug: "acme",
   name: "Acme",
+  limits: LIMITS,
   plan: {
     name: "Team",
     slug: "team",
-    ...NO_LIMITS,
-    requests_per_minute: 60,
-    max_concurrency: 4,
-    monthly_budget: "20",
+    ...LIMITS,
     max_rank: 64,
     max_adapters: 100,
     max_versions: 100,

@@ -99,6 +99,24 @@ def test_no_limits(client: Client) -> None:
     assert client.get("/api/tenants/acme/").json()["plan"]["monthly_budget"] == "0.5"
 
 
+def test_the_limits_that_hold_are_the_tighter_ones(client: Client) -> None:
+    client.force_login(make_alice())
+    acme = get_acme()
+    acme.requests_per_minute, acme.monthly_budget, acme.tokens_per_day = 1000, Decimal("2.50"), 7
+    acme.save()
+    body = client.get("/api/tenants/acme/").json()
+    assert body["plan"]["monthly_budget"] == "100"
+    assert body["limits"] == {
+        "requests_per_minute": 600,
+        "tokens_per_minute": 100_000,
+        "max_concurrency": 16,
+        "tokens_per_day": 7,
+        "tokens_per_month": None,
+        "daily_budget": None,
+        "monthly_budget": "2.5",
+    }
+
+
 def test_anonymous(client: Client) -> None:
     answer = client.get("/api/tenants/")
     assert answer.status_code == 401

@@ -8,10 +8,10 @@ const FULL_PERCENT = 100;
 const NEAR_PERCENT = 80;
 const REFRESH_MS = 30_000;
 
-function limitsOf(plan: TenantDetail["plan"]): string {
-  const { requests_per_minute, tokens_per_minute, max_concurrency } = plan;
-  const { tokens_per_day, tokens_per_month, daily_budget } = plan;
-  const limits = [
+function textOf({ limits, plan }: TenantDetail): string {
+  const { requests_per_minute, tokens_per_minute, max_concurrency } = limits;
+  const { tokens_per_day, tokens_per_month, daily_budget } = limits;
+  const texts = [
     requests_per_minute && `${formatCompact(requests_per_minute)} requests/min`,
     tokens_per_minute && `${formatCompact(tokens_per_minute)} tokens/min`,
     max_concurrency && `${max_concurrency} at once`,
@@ -20,7 +20,7 @@ function limitsOf(plan: TenantDetail["plan"]): string {
     daily_budget && `${formatMoney(daily_budget)}/day`,
     `rank ≤ ${plan.max_rank}`,
   ];
-  return limits.filter(Boolean).join(" · ");
+  return texts.filter(Boolean).join(" · ");
 }
 
 function Budget({ spent, budget }: { spent: number; budget: number }) {
@@ -37,12 +37,12 @@ function Budget({ spent, budget }: { spent: number; budget: number }) {
   );
 }
 
-/** This calendar month against the plan's budget, whatever period the page shows. */
+/** This calendar month against its budget, whatever period the page shows. */
 export function PlanCard({ tenant }: { tenant: string }) {
   const { data } = useQuery({ ...tenantQuery(tenant), refetchInterval: REFRESH_MS });
   if (!data) return null;
   const { plan, usage_this_month } = data;
-  const { monthly_budget } = plan;
+  const { monthly_budget } = data.limits;
   return (
     <Paper px="md" py="sm" component="section" aria-label="Plan">
       <Group justify="space-between" gap="xs">
@@ -51,7 +51,7 @@ export function PlanCard({ tenant }: { tenant: string }) {
           {monthly_budget === null ? "this month" : `of ${formatMoney(monthly_budget)} this month`}
         </Text>
         <Text fz="xs" c="dimmed">
-          {plan.name} plan · {limitsOf(plan)}
+          {plan.name} plan · {textOf(data)}
         </Text>
       </Group>
       {monthly_budget !== null && (
