@@ -17,7 +17,7 @@ from tenants.events import publish
 from tenants.models import UsageRecord, UsageStatus
 from tenants.prices import FREE, PriceBook, book_of
 from tenants.scope import unscoped
-from tenants.usage_rows import ORPHANED, insert_rows, settle_rows
+from tenants.usage_rows import ORPHANED, insert_rows, settle_rows, touch_rows
 
 # A row whose process has not touched it for this long is an orphan. The gateway touches every 5 s.
 ORPHAN_AFTER = timedelta(seconds=60)
@@ -94,20 +94,16 @@ def open_usage(starts: Iterable[UsageStart]) -> None:
 
 def touch_usage(found: Mapping[str, TokenCounts | None]) -> None:
     """A living process stands behind these open rows; their counts so far, where known."""
-    if not found:
-        return
-    now = timezone.now()
-    with unscoped():
-        rows = UsageRecord.objects.filter(status=UsageStatus.OPEN)
-        rows.filter(request_id__in=list(found)).update(heartbeat_at=now)
-        for request_id, counts in found.items():
-            if counts is None:
-                continue
-            rows.filter(request_id=request_id).update(
-                prompt_tokens=counts.prompt,
-                cached_tokens=counts.cached,
-                completion_tokens=counts.completion,
-            )
+    rows = [
+        {
+            "request_id": request_id,
+            "prompt_tokens": counts and counts.prompt,
+            "cached_tokens": counts and counts.cached,
+            "completion_tokens": counts and counts.completion,
+        }
+        for request_id, counts in found.items()
+    ]
+    touch_rows(rows, heartbeat_at=timezone.now())
 
 
 def settle_usage(ends: Iterable[UsageEnd]) -> int:

@@ -236,6 +236,28 @@ def test_orphans_are_settled_with_what_was_last_reported() -> None:
     assert get_row("dead").cost == Decimal("0.00003")
 
 
+def test_a_heartbeat_of_many_rows() -> None:
+    """More than a statement takes; the counts of those that have some, and of nobody else."""
+    many = [opened(f"r{n}") for n in range(700)]
+    settled(many[5], "finished", 1, 0, 1)
+    old = timezone.now() - timedelta(hours=1)
+    with unscoped():
+        UsageRecord.objects.update(heartbeat_at=old)
+    touch_usage({f"r{n}": TokenCounts(n, 1, 7) if n % 2 else None for n in range(1, 700)})
+    touch_usage({"r7": None, "r9": TokenCounts(9, 2, 8)})
+    for name, counts, is_touched in (
+        ("r0", (None, None, None), False),
+        ("r2", (None, None, None), True),
+        ("r5", (1, 0, 1), False),
+        ("r7", (7, 1, 7), True),
+        ("r9", (9, 2, 8), True),
+        ("r699", (699, 1, 7), True),
+    ):
+        row = get_row(name)
+        assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == counts, name
+        assert (row.heartbeat_at > old) == is_touched, name
+
+
 def test_touching_keeps_a_row_alive() -> None:
     opened()
     with unscoped():
