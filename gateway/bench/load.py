@@ -227,7 +227,10 @@ async def give_up_after(
 def main() -> None:
     fields = orjson.loads(sys.stdin.buffer.read())
     job = Job(**fields | {"target": Target(**fields["target"])})
-    sys.stdout.buffer.write(orjson.dumps(asdict(uvloop.run(play(job)))))
+    seen = orjson.dumps(asdict(uvloop.run(play(job))))
+    # An unbuffered sys.stdout may write a part of it and say so to nobody.
+    with open(sys.stdout.fileno(), "wb", closefd=False) as out:
+        out.write(seen)
 
 
 if __name__ == "__main__":
