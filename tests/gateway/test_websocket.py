@@ -83,8 +83,9 @@ def answer_of(link: ClientConnection, name: str) -> tuple[str, dict[str, Any]]:
 
 def close_code(link: ClientConnection) -> tuple[int, str]:
     with pytest.raises(ConnectionClosed) as caught:
+        # The client itself waits ten seconds for the end of a connection.
         while True:
-            link.recv(timeout=10)
+            link.recv(timeout=20)
     assert caught.value.rcvd
     return caught.value.rcvd.code, caught.value.rcvd.reason
 
