@@ -6,6 +6,7 @@ announcement. Whoever has REPLICA_TOKEN is trusted with every tenant's prompts.
 
 import hmac
 import logging
+import re
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 FORGET_AFTER = timedelta(seconds=60)
 MAX_REPLICAS = 1000
+# A name or an address; no space, quote or control character gets into logs and metrics.
+HOST = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
 ACTOR = "the replica itself"
 
 
@@ -113,7 +116,8 @@ def checked_url(url: str) -> str:
         raise invalid("url", f"{error}") from error
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     expected = f"{parts.scheme}://{host}" + (f":{port}" if port is not None else "")
-    if parts.scheme not in ("http", "https") or not parts.hostname or plain.lower() != expected:
+    is_host = HOST.fullmatch(parts.hostname or "")
+    if parts.scheme not in ("http", "https") or not is_host or plain.lower() != expected:
         raise invalid("url", f"expected http(s)://host:port, got {url[:200]!r}")
     if len(plain) > 200:
         raise invalid("url", "expected 200 characters at most")

@@ -69,6 +69,7 @@ def test_other_engines_announce_themselves_too() -> None:
     "url",
     [
         *("", "r:1", "ftp://r:1", "http://", "http://r:1/v1", "http://r:1?a=b", "http://r:1#a"),
+        *("http://a b:1", 'http://a"b:1', "http://a\x7f:1", "http://a\0:1", "http://ü:1"),
         *("http://user:pass@r:1", "http://r:port", "http://r:99999", "http://[r", "http://r\n:1"),
         *("http://" + "r" * 300, 7, None, ["http://r:1"]),
     ],
