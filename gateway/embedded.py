@@ -157,10 +157,16 @@ def web_children(addresses: Addresses, listener: socket.socket) -> list[Child]:
     return [Child(name, command, environment, fds=(fd,)) for name in names]
 
 
-def worker_child(addresses: Addresses) -> Child:
+def worker_children(addresses: Addresses) -> list[Child]:
+    """One for long work, and one for healing alone, which no long work holds up."""
+    return [_worker("worker", "celery", addresses), _worker("healer", "healing", addresses)]
+
+
+def _worker(name: str, queue: str, addresses: Addresses) -> Child:
     command = [sys.executable, "-m", "celery", "-A", "gateway", "worker", "--loglevel", "INFO"]
+    command += ["--hostname", f"{name}@%h", "--queues", queue]
     command += ["--pool", "threads", "--concurrency", "4", "--without-gossip", "--without-mingle"]
-    return Child("worker", tuple(command), addresses.environment())
+    return Child(name, tuple(command), addresses.environment())
 
 
 def beat_child(addresses: Addresses) -> Child:

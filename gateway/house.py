@@ -73,9 +73,9 @@ class House:
         if addresses.replica_port:
             supervisor.start(embedded.replica_child(addresses))
         await self._wait("valkey", partial(answers_ping, addresses.redis_url))
-        for child in embedded.web_children(addresses, self._listener):
+        workers = embedded.worker_children(addresses)
+        for child in (*embedded.web_children(addresses, self._listener), *workers):
             supervisor.start(child)
-        supervisor.start(embedded.worker_child(addresses))
         supervisor.start(embedded.beat_child(addresses))
         async with aiohttp.ClientSession(timeout=REQUEST_TIMEOUT) as http:
             for url in addresses.replica_urls:

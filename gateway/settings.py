@@ -12,6 +12,7 @@ from typing import Any
 
 import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
+from kombu import Queue
 
 ROOT_DIR = Path(__file__).resolve().parent.parent
 
@@ -168,6 +169,15 @@ CELERY_TIMEZONE = "UTC"
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # Above the longest task: kombu redelivers what is not acknowledged by then.
 CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 3600}
+# Healing has a worker of its own, so that no number of checks, imports and evaluations holds it up.
+# A worker that is told no --queues takes both.
+CELERY_TASK_QUEUES = [Queue("celery"), Queue("healing")]
+CELERY_TASK_ROUTES = {
+    "adapters.tasks.reconcile": {"queue": "healing"},
+    "adapters.tasks.requeue_stale": {"queue": "healing"},
+    "adapters.tasks.requeue_imports": {"queue": "healing"},
+    "tenants.tasks.settle_orphans": {"queue": "healing"},
+}
 CELERY_BEAT_SCHEDULE_FILENAME = str(VAR_DIR / "celerybeat-schedule")
 CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {
     "reconcile-placement": {"task": "adapters.tasks.reconcile", "schedule": 2.0},

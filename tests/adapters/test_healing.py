@@ -99,11 +99,11 @@ def test_a_push_whose_message_the_broker_lost_is_made_up_for(
     django_capture_on_commit_callbacks: Any,
 ) -> None:
     version = published("a")
-    store().delete("celery")
+    store().delete("healing")
     with tenant_scope(alice.tenant_id), django_capture_on_commit_callbacks(execute=True):
         begin_activation(alice, version)
     # It lay in the queue, and is gone before any worker saw it.
-    assert store().llen("celery") == 1 and store().delete("celery") == 1
+    assert store().llen("healing") == 1 and store().delete("healing") == 1
     assert beat.heals(lambda: state_of(version) == "active")
     assert all(version.digest in replica.adapters for replica in pair)
 

@@ -12,7 +12,7 @@ from inference.config import parse_arguments
 
 ROOT_DIR = Path(__file__).resolve().parents[2]
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(?::[?-]([^}]*))?\}")
-OURS = {"migrate", "web", "worker", "beat", "inference"}
+OURS = {"migrate", "web", "worker", "healer", "beat", "inference"}
 
 
 def example_variables() -> dict[str, str]:
@@ -51,7 +51,7 @@ def test_secrets_have_no_default() -> None:
 
 def test_the_control_plane_gets_only_settings_that_exist(compose: dict[str, Any]) -> None:
     settings = (ROOT_DIR / "gateway" / "settings.py").read_text()
-    for name in ("migrate", "web", "worker", "beat"):
+    for name in OURS - {"inference"}:
         for variable in compose["services"][name]["environment"]:
             assert f'"{variable}"' in settings, variable
 
@@ -62,7 +62,14 @@ def test_what_is_started_is_waited_for(compose: dict[str, Any]) -> None:
         for needed, how in service.get("depends_on", {}).items():
             if how["condition"] == "service_healthy":
                 assert "healthcheck" in services[needed], f"{name} waits for {needed}"
-    assert all("healthcheck" in services[name] for name in ("web", "worker", "inference"))
+    assert all("healthcheck" in services[name] for name in ("web", "worker", "healer", "inference"))
+
+
+def test_every_queue_has_a_worker_of_its_own(compose: dict[str, Any]) -> None:
+    commands = [command_of(compose["services"][name]) for name in ("worker", "healer")]
+    queues = [command[command.index("--queues") + 1] for command in commands]
+    settings = (ROOT_DIR / "gateway" / "settings.py").read_text()
+    assert queues == re.findall(r'Queue\("(\w+)"\)', settings)
 
 
 def test_every_named_volume_is_declared(compose: dict[str, Any]) -> None:
