@@ -5,6 +5,7 @@ database, one store.
 import itertools
 import secrets
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
 from hashlib import sha256
@@ -31,7 +32,8 @@ from tests.gateway.live import (
     start_web,
     wait_for,
 )
-from tests.services import free_port
+from tests.gateway.pair import FOLLOWED, Pair
+from tests.services import free_port, start_valkey
 from tests.tiny import make_adapter, make_base
 
 # A digest of its own for every adapter of the real engine, the same ones in every run.
@@ -193,3 +195,25 @@ def customer(engine: Engine, engine_stack: tuple[Engine, Web, str], tmp_path: Pa
     adapter_dir = make_adapter(tmp_path / "adapter", engine.base, seed=next(SEEDS))
     stack.activate(customer, "bot", digest=load(engine, adapter_dir))
     return customer
+
+
+@pytest.fixture(scope="module")
+def running_pair(running_stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    urls = [replica.url for replica in running_stack.replicas]
+    store, store_url = start_valkey()
+    with ExitStack() as cleanup:
+        cleanup.callback(store.kill)
+        webs = []
+        for _ in range(2):
+            folder = tmp_path_factory.mktemp("web")
+            web = start_web(folder, running_stack.database_url, urls, REDIS_URL=store_url)
+            cleanup.callback(web.stop)
+            webs.append(web)
+        yield Pair(*webs, store, store_url)
+
+
+@pytest.fixture
+def pair(running_pair: Pair, stack: Stack) -> Pair:
+    for web in (running_pair.here, running_pair.there):
+        wait_for("the subscription", lambda web=web: metric(web, FOLLOWED) == 1)  # type: ignore[misc]
+    return running_pair

@@ -1,6 +1,6 @@
 """Two web processes over one database and one store: what is taken on one is refused by the other.
 
-Real sockets; the other one is asked a hundred times a second meanwhile.
+Real sockets; the other one is asked a hundred times a second meanwhile (tests/gateway/pair.py).
 """
 
 import json
@@ -9,11 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from subprocess import Popen
+from dataclasses import dataclass
 
 import pytest
-import redis
 import requests
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
@@ -22,48 +20,11 @@ from gateway.settings import CACHE_TTL_S
 from tenants.models import ApiKey
 from tenants.scope import unscoped
 from tests.gateway.conftest import Customer, Stack
-from tests.gateway.live import Web, metric, start_web, wait_for
-from tests.services import start_valkey
+from tests.gateway.live import Web, metric, wait_for
+from tests.gateway.pair import FOLLOWED, Pair, polled, seen_refused
 
-PERIOD_S = 0.01
-FOLLOWED = "grafthouse_invalidations_followed"
 DELAY = "grafthouse_invalidation_delay_seconds"
 BACKSTOPS = 'grafthouse_cache_backstops_total{cache="principals"}'
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Where things are changed, and where they must act."""
-
-    here: Web
-    there: Web
-    store: Popen[bytes]
-    store_url: str
-
-    def control(self) -> redis.Redis:
-        return redis.Redis.from_url(self.store_url)
-
-
-@pytest.fixture(scope="module")
-def running_pair(running_stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    urls = [replica.url for replica in running_stack.replicas]
-    store, store_url = start_valkey()
-    with ExitStack() as cleanup:
-        cleanup.callback(store.kill)
-        webs = []
-        for _ in range(2):
-            folder = tmp_path_factory.mktemp("web")
-            web = start_web(folder, running_stack.database_url, urls, REDIS_URL=store_url)
-            cleanup.callback(web.stop)
-            webs.append(web)
-        yield Pair(*webs, store, store_url)
-
-
-@pytest.fixture
-def pair(running_pair: Pair, stack: Stack) -> Pair:
-    for web in (running_pair.here, running_pair.there):
-        wait_for("the subscription", lambda web=web: metric(web, FOLLOWED) == 1)  # type: ignore[misc]
-    return running_pair
 
 
 @dataclass
@@ -91,49 +52,6 @@ class Owner:
 @pytest.fixture
 def owner(pair: Pair, stack: Stack) -> Owner:
     return Owner(pair, stack.make_customer(scopes=("inference", "admin")))
-
-
-@dataclass
-class Poll:
-    """GET /v1/models a hundred times a second: when each began, and its status."""
-
-    url: str
-    raw: str
-    seen: list[tuple[float, int]] = field(default_factory=list)
-    is_over: threading.Event = field(default_factory=threading.Event)
-
-    def run(self) -> None:
-        with requests.Session() as session:
-            session.headers["authorization"] = f"Bearer {self.raw}"
-            while not self.is_over.is_set():
-                began = time.time()
-                status = session.get(f"{self.url}/v1/models", timeout=30).status_code
-                self.seen.append((began, status))
-                time.sleep(max(0.0, began + PERIOD_S - time.time()))
-
-    def num(self, status: int) -> int:
-        return sum(one == status for _, one in self.seen)
-
-    def last(self, status: int) -> float:
-        return max(began for began, one in self.seen if one == status)
-
-
-@contextmanager
-def polled(pair: Pair, raw: str) -> Iterator[Poll]:
-    """Asked all the while, and first until it was accepted twenty times."""
-    poll = Poll(pair.there.url, raw)
-    thread = threading.Thread(target=poll.run)
-    thread.start()
-    try:
-        wait_for("accepted requests", lambda: poll.num(200) >= 20)
-        yield poll
-    finally:
-        poll.is_over.set()
-        thread.join(30)
-
-
-def seen_refused(poll: Poll) -> bool:
-    return poll.num(401) >= 3
 
 
 def committed(raw: str) -> float:
