@@ -33,7 +33,8 @@ MAX_LINE_BYTES = 8000
 # Requests that came before the answer to the one that runs.
 MAX_PIPELINED = 16
 SWEEP_INTERVAL_S = 0.5
-# A refused client is read on for so long: one that is cut off while it sends sees no answer.
+# A refused client is read on for so long: one that is cut off while it sends sees no answer. So is
+# a WebSocket's that was sent a close frame and does not answer it; who does is closed at once.
 LINGER_S = 2.0
 
 
@@ -252,6 +253,7 @@ class SocketConnection(Progress, WebSocketsSansIOProtocol):
         super().__init__(*arguments, **options)
         # A larger frame is not read to its end: 1009.
         self.conn.max_message_size = settings.MAX_BODY_BYTES
+        self.close_timeout = LINGER_S
 
     def is_blocked(self) -> bool:
         return not self.writable.is_set()

@@ -82,7 +82,7 @@ class JsonSocket(AsyncWebsocketConsumer):  # type: ignore[misc]
         self.runtime = runtime_of(self.scope)
         metrics.OPEN_SOCKETS.labels(self.kind).inc()
         self._heard_at = time.monotonic()
-        self._watching = asyncio.create_task(self._watch())
+        self._watching = asyncio.create_task(self._expect_caller())
         await self.accept()
         await self._replace_oldest_stranger()
 
@@ -95,10 +95,11 @@ class JsonSocket(AsyncWebsocketConsumer):  # type: ignore[misc]
             del strangers[oldest]
             await oldest.refuse(NOT_AUTHENTICATED, "others came before an auth frame did")
 
-    async def _watch(self) -> None:
+    async def _expect_caller(self) -> None:
         await asyncio.sleep(AUTH_TIMEOUT_S)
-        if self.caller is None:
-            await self.refuse(NOT_AUTHENTICATED, f"no auth frame within {AUTH_TIMEOUT_S:.0f} s")
+        await self.refuse(NOT_AUTHENTICATED, f"no auth frame within {AUTH_TIMEOUT_S:.0f} s")
+
+    async def _expect_frames(self) -> None:
         while (left_s := self._left_s()) > 0:
             await asyncio.sleep(left_s)
         reason = f"nothing was sent or asked for {settings.SOCKET_IDLE_TIMEOUT_S} s"
@@ -168,6 +169,8 @@ class JsonSocket(AsyncWebsocketConsumer):  # type: ignore[misc]
         self.runtime.strangers.pop(self, None)
         self._count(principal.tenant_id)
         self.caller = caller
+        self._watching.cancel()
+        self._watching = asyncio.create_task(self._expect_frames())
         return principal
 
     def _count(self, tenant_id: int) -> None:

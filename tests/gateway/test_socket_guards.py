@@ -134,6 +134,8 @@ def test_an_idle_socket_is_closed_a_busy_one_is_not(stack: Stack, customer: Cust
             say(busy, type="chat", id="a", body=BODY)
             code, reason = close_code(idle)
             assert (code, "2 s" in reason) == (4408, True)
+            # Not after the ten seconds that a caller has to say who they are.
+            assert time.monotonic() - begin < 8
             frame = {"type": ""}
             while frame["type"] != "done":
                 frame = hear(busy)
