@@ -1,19 +1,16 @@
 """The aiohttp application: routes, and what wraps every request."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from inference.server import adapter_routes, openai_routes, state_routes
+from inference.server.attempt import REQUEST_ID, read_id
 from inference.server.body import MAX_BODY_BYTES
 from inference.server.errors import OUTCOME, render_errors
 from inference.server.replica import REPLICA, Replica
-
-# A client's own id is echoed if it is harmless, and used for nothing.
-REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 
 POSTS: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
     "/v1/chat/completions": openai_routes.chat_completions,
@@ -23,6 +20,7 @@ POSTS: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
     "/unload_lora_adapter": adapter_routes.unload_lora_adapter,
     "/v1/unload_lora_adapter": adapter_routes.unload_lora_adapter,
     "/tokenize": state_routes.tokenize,
+    "/usage": state_routes.usage,
 }
 GETS: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
     "/v1/models": adapter_routes.list_models,
@@ -54,9 +52,9 @@ async def _close_templates(app: web.Application) -> None:
 
 
 async def _echo_request_id(request: web.Request, response: web.StreamResponse) -> None:
-    value = request.headers.get("X-Request-Id", "")
-    if REQUEST_ID.match(value):
-        response.headers["X-Request-Id"] = value
+    request_id = read_id(request)
+    if request_id is not None:
+        response.headers[REQUEST_ID] = request_id
 
 
 @web.middleware

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from inference.errors import EngineError, ErrorCode
 from inference.metrics import FrontMetrics, Timing
@@ -24,6 +25,7 @@ from inference.server.echo import Echo
 from inference.server.share import Share
 
 Step = list[tuple[Choice, Delta]]
+Outcome = Literal["running", "finished", "aborted", "failed"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,10 @@ class Usage:
 
 
 class Generation:
-    """close() must be called, whatever ended the request: it aborts what still runs."""
+    """close() must be called, whatever ended the request: it aborts what still runs.
+
+    outcome: of all its sequences together; "running" until it is closed, unless one fails.
+    """
 
     def __init__(
         self,
@@ -65,6 +70,7 @@ class Generation:
         self._bridge = bridge
         self._metrics = metrics
         self._mailbox = bridge.open()
+        self.outcome: Outcome = "running"
         num_choices = len(plan.prompts) * len(plan.samplings)
         self.choices = [
             Choice(index, index // len(plan.samplings), plan.rules) for index in range(num_choices)
@@ -107,6 +113,7 @@ class Generation:
             if step:
                 yield step
             if error is not None:
+                self.outcome = "failed"
                 raise error
 
     def _take_in(self, posted: list[Posted]) -> tuple[Step, EngineError | None]:
@@ -129,10 +136,18 @@ class Generation:
         for number in sorted(self._running):
             self._engine.abort(self._request_ids[number])
         self._running.clear()
+        if self.outcome == "running":
+            is_whole = all(choice.finish_reason for choice in self.choices)
+            self.outcome = "finished" if is_whole else "aborted"
         usage = self.usage
         self._metrics.observe_tokens(
             usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, self._timing
         )
+
+    @property
+    def digest(self) -> str | None:
+        """Of the adapter version that was asked for; None for the base."""
+        return self._plan.digest
 
     @property
     def usage(self) -> Usage:

@@ -2,12 +2,14 @@
 
 import time
 import uuid
+from contextlib import closing
 from dataclasses import replace
 
 from aiohttp import web
 
 from inference.errors import EngineError, ErrorCode
 from inference.server.answer import Answer
+from inference.server.attempt import read_attempt
 from inference.server.body import read_fields
 from inference.server.choice import ChoiceRules
 from inference.server.echo import Echo
@@ -100,14 +102,12 @@ async def _answer(
         model=name,
         fingerprint=plan.digest or "base",
     )
-    share = read_share(request, asked.cache_salt)
+    share, attempt = read_share(request, asked.cache_salt), read_attempt(request)
     generation = Generation(plan, share, loaded.engine, replica.bridge, replica.metrics)
-    try:
+    # Closed also when the client left: the handler is cancelled then.
+    with replica.usage_log.follow(attempt, generation), closing(generation):
         generation.submit()
         return await Answer(envelope, shape, asked.streaming, generation).send(request)
-    finally:
-        # Also when the client left: the handler is cancelled then.
-        generation.close()
 
 
 def _plan(

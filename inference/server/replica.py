@@ -15,6 +15,7 @@ from inference.server.fields import invalid
 from inference.server.model_folder import ModelFolder
 from inference.server.requests import Target
 from inference.server.template_process import TemplateProcess
+from inference.server.usage_log import UsageLog
 
 NOT_READY = "The model is still loading."
 DRAINING = "The server is shutting down."
@@ -38,6 +39,7 @@ class Replica:
     bridge: Bridge
     metrics: FrontMetrics
     loaded: Loaded | None = None
+    usage_log: UsageLog = field(default_factory=UsageLog)
     templates: TemplateProcess = field(default_factory=TemplateProcess)
     is_draining: bool = False
     started_at: int = field(default_factory=lambda: int(time.time()))

@@ -26,6 +26,8 @@ from inference.server.bridge import Bridge
 from inference.server.model_folder import ModelFolder
 from inference.server.remote_engine import RemoteEngine
 from inference.server.replica import DRAINING, Loaded, Replica
+from inference.server.usage_file import UsageFile
+from inference.server.usage_log import UsageLog
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +48,10 @@ def _fail(message: str) -> int:
 
 
 async def _serve(config: ServeConfig) -> int:
-    process = Process(config)
+    try:
+        process = Process(config)
+    except OSError as error:
+        return _fail(f"--usage-file {config.usage_file}: {error.strerror or error}")
     try:
         await process.listen()
     except OSError as error:
@@ -58,11 +63,16 @@ async def _serve(config: ServeConfig) -> int:
 
 
 class Process:
-    """Owns the sockets and the engine's process; close() gives all of them back."""
+    """Owns the sockets and the engine's process; close() gives all of them back.
+
+    Raises OSError where the file for usage cannot be used.
+    """
 
     def __init__(self, config: ServeConfig) -> None:
         self._config = config
+        file = None if config.usage_file is None else UsageFile(config.usage_file)
         self.replica = Replica(config.base_name, config.adapter_dirs, Bridge(), FrontMetrics())
+        self.replica.usage_log = UsageLog(file)
         # handler_cancellation: a client that leaves cancels its handler; that aborts its sequences.
         self._runner = web.AppRunner(
             make_app(self.replica),
@@ -116,6 +126,7 @@ class Process:
         await self._runner.cleanup()
         if self._engine is not None:
             await asyncio.to_thread(self._engine.stop)
+        await asyncio.to_thread(self.replica.usage_log.close)
 
     def _announce(self) -> "asyncio.Task[None] | None":
         if self._config.announcement is None:

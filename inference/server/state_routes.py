@@ -1,4 +1,4 @@
-"""/health, /ready, /state, /tokenize, /metrics: what the router, the supervisor and people ask."""
+"""/health, /ready, /state, /usage, /tokenize, /metrics: what the house and its operators ask."""
 
 import asyncio
 from dataclasses import asdict
@@ -18,6 +18,8 @@ TOKENIZE_FIELDS = (
     *("model", "lora_path", "prompt"),
     *("messages", "tools", "tool_choice", "add_generation_prompt"),
 )
+
+MAX_REQUEST_IDS = 1000
 
 
 async def health(request: web.Request) -> web.Response:
@@ -52,6 +54,20 @@ async def tokenize(request: web.Request) -> web.Response:
     ids = await _ids(body, loaded)
     limits = {"count": len(ids), "max_model_len": loaded.max_model_len}
     return json_response({"tokens": list(ids)} | limits)
+
+
+async def usage(request: web.Request) -> web.Response:
+    """What this replica knows of requests by their senders' ids; also while the model loads."""
+    body = await read_fields(request)
+    body.refuse_others(("request_ids",))
+    ids = body.array("request_ids")
+    if ids is None or not all(isinstance(one, str) for one in ids):
+        raise invalid("request_ids", "'request_ids' must be an array of strings.")
+    if len(ids) > MAX_REQUEST_IDS:
+        message = f"'request_ids' has {len(ids)} entries; at most {MAX_REQUEST_IDS}."
+        raise invalid("request_ids", message)
+    records = request.app[REPLICA].usage_log.find(ids)
+    return json_response({"records": [asdict(record) for record in records]})
 
 
 async def _ids(body: Fields, loaded: Loaded) -> tuple[int, ...]:
