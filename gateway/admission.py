@@ -16,7 +16,8 @@ from django.utils import timezone
 from adapters.access import Resolved, resolve
 from adapters.share import pick
 from gateway import metrics
-from gateway.generation import Admission, Generation
+from gateway.admitted import Admission
+from gateway.generation import Generation
 from gateway.openai.http import ClientGone
 from gateway.openai.profile import fill_in
 from gateway.openai.schema import Ask, bad_request

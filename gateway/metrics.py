@@ -47,6 +47,11 @@ DURATION = Histogram(
     buckets=SECONDS,
 )
 TOKENS = Counter("grafthouse_tokens_total", "Tokens of settled requests.", ["kind"])
+LOST_TOKENS = Counter(
+    "grafthouse_lost_tokens_total",
+    "Tokens of failed attempts and requests of which no client got anything: billed to nobody.",
+    ["kind"],
+)
 OPEN_STREAMS = Gauge(
     "grafthouse_open_streams", "Generations running now.", multiprocess_mode="livesum"
 )

@@ -113,6 +113,10 @@ class ReplicaTable:
         """Whether one takes new work now."""
         return bool(takers(self.snapshots()))
 
+    def is_doubted(self, digest: str | None) -> bool:
+        """Whether one that takes work answered, lately, with another version than this."""
+        return any(digest in one.doubted for one in takers(self.snapshots()))
+
     def max_model_len(self) -> int | None:
         """The longest context that a ready replica has; None while none is ready."""
         ready = [one.state for one in self._replicas.values() if one.is_ready]
@@ -268,6 +272,7 @@ def doubt(replica: Replica, digest: str | None) -> None:
     """It used another version in this one's place: once is enough to ask it for this one no more,
     for longer if it does so again. What else it holds is not in doubt.
     """
+    metrics.MISMATCHES.inc()
     replica.breaker = breaker.left(replica.breaker)
     before = replica.doubts.get(digest, Breaker())
     if before.is_open and not before.is_tried:

@@ -2,7 +2,9 @@
 
 Every function is synchronous, short, idempotent by request id, and may be called in a transaction
 that holds many of them. Rule for money: what was delivered is charged, whatever ended the
-request; a request that failed before its first token is free. Request ids are ours, never a
+request, and of what its client left, what was made until then. What failed before the client had
+any of it is free, a stream before its first token, a plain answer before it was whole: its counts
+are None, whatever replicas made and lost. Request ids are ours, never a
 client's, so they may be looked up without naming the tenant.
 """
 

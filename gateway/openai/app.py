@@ -23,7 +23,7 @@ from gateway.database import in_thread
 from gateway.generation import Generation
 from gateway.openai.errors import error_object, internal_error
 from gateway.openai.http import ClientGone, Receive, Request, Scope, Send
-from gateway.openai.relay import DONE_FRAME, KEEP_ALIVE_FRAME, Folder, sse
+from gateway.openai.relay import DONE_FRAME, KEEP_ALIVE_FRAME, sse
 from gateway.openai.schema import Ask, Endpoint, parse_ask, parse_json
 from gateway.openai.usage import READER, parse_usage, usage_page
 from gateway.runtime import Runtime, runtime_of
@@ -175,14 +175,11 @@ async def stopped(work: "asyncio.Future[None]") -> None:
 
 
 async def whole(runtime: Runtime, request: Request, principal: Principal, ask: Ask) -> None:
-    folder = Folder(ask.endpoint)
     async with admit(runtime, principal, ask, request.request_id) as generation:
         request.answer_headers |= generation.headers
-        async with aclosing(generation.chunks()) as chunks:
-            async for chunk in chunks:
-                folder.add(chunk)
+        answer = await generation.whole()
         observe_first_token(request, generation)
-    await request.answer_json(generation.relay.whole(folder.choices()))
+    await request.answer_json(answer)
 
 
 async def stream(runtime: Runtime, request: Request, principal: Principal, ask: Ask) -> None:

@@ -29,6 +29,7 @@ class Behaviour:
     refuses_limits: bool = False
     die_after: int | None = None
     error_after: int | None = None
+    error_code: str = "non_finite_logits"
     hold_after: int | None = None
     # Its frames are no JSON.
     is_malformed: bool = False
@@ -156,9 +157,9 @@ class FakeReplica:
                 if number == behaviour.die_after:
                     raise BrokenPipeError
                 if number == behaviour.error_after:
-                    error: dict[str, Any] = {"message": "not finite", "type": "server_error"}
+                    error: dict[str, Any] = {"message": "it failed", "type": "server_error"}
                     yield json.dumps(
-                        {"error": error | {"param": None, "code": "non_finite_logits"}}
+                        {"error": error | {"param": None, "code": behaviour.error_code}}
                     )
                     yield "[DONE]"
                     return

@@ -26,14 +26,19 @@ BODY = {"model": "support-bot", "messages": [{"role": "user", "content": "Hi"}]}
 # In this order: a client that left a socket is given up before its replica's silence is.
 LIMITS = {"RESUME_WINDOW_S": "1", "UPSTREAM_IDLE_TIMEOUT_S": "3"}
 NUM_TOKENS = len(Behaviour().tokens)
+COUNTED = (
+    "grafthouse_tokens_total",
+    "grafthouse_lost_tokens_total",
+    "grafthouse_generations_total",
+)
 LEAVE, CANCEL = "leave", "cancel"
 
 
 @dataclass(frozen=True)
 class Ending:
-    """behaviour: of the replicas that the request meets, the others' is good. act: of the client,
-    once so many tokens were sent as the row must have; None, if it reads on. num_tokens: None where
-    nothing is known to have run.
+    """behaviour: of the replicas that the request meets first, other: of the rest. act: of the
+    client, once so many tokens were sent as the row must have; None, if it reads on. num_tokens:
+    None where nothing is billed. num_lost: produced, and billed to nobody.
     """
 
     behaviour: Behaviour
@@ -42,6 +47,8 @@ class Ending:
     error_code: str = ""
     act: str | None = None
     num_replicas: int = 2
+    other: Behaviour = field(default_factory=Behaviour)
+    num_lost: int = 0
     ways: tuple[str, ...] = ("sse", "plain", "socket")
 
 
@@ -54,6 +61,8 @@ def holding(num_tokens: int) -> Behaviour:
 
 
 DEAD_AT_ONCE = Behaviour(die_after=0, token_interval_s=0.05)
+DEAD_IN_THE_MIDDLE = Behaviour(die_after=3, token_interval_s=0.05)
+FRAMES, PLAIN = ("sse", "socket"), ("plain",)
 SILENT = Behaviour(silent_s=60.0)
 ENDINGS = {
     "it finishes": Ending(Behaviour(), "finished", NUM_TOKENS),
@@ -66,15 +75,37 @@ ENDINGS = {
     "the client cancels before the first byte": Ending(
         SILENT, "cancelled", None, act=CANCEL, ways=("socket",)
     ),
-    "the replica fails": Ending(Behaviour(error_after=2), "failed", 2, "non_finite_logits"),
+    "the replica fails": Ending(
+        Behaviour(error_after=2), "failed", 2, "non_finite_logits", ways=FRAMES
+    ),
+    "the replica fails before the answer is whole": Ending(
+        Behaviour(error_after=2), "failed", None, "non_finite_logits", num_lost=2, ways=PLAIN
+    ),
     "the replica dies before its first token": Ending(
         DEAD_AT_ONCE, "finished", NUM_TOKENS, num_replicas=1
     ),
     "all replicas do": Ending(DEAD_AT_ONCE, "failed", None, "no_replica"),
-    "the replica dies": Ending(
-        Behaviour(die_after=3, token_interval_s=0.05), "failed", 3, "replica_failed"
+    "the replica dies": Ending(DEAD_IN_THE_MIDDLE, "failed", 3, "replica_failed", ways=FRAMES),
+    "the replica dies before the answer is whole": Ending(
+        DEAD_IN_THE_MIDDLE, "finished", NUM_TOKENS, num_replicas=1, num_lost=3, ways=PLAIN
     ),
-    "the replica falls silent": Ending(holding(3), "failed", 3, "replica_failed"),
+    "all replicas die before it is": Ending(
+        DEAD_IN_THE_MIDDLE, "failed", None, "no_replica", num_lost=6, ways=PLAIN
+    ),
+    "the replica falls silent": Ending(holding(3), "failed", 3, "replica_failed", ways=FRAMES),
+    "the replica falls silent before the answer is whole": Ending(
+        holding(3), "finished", NUM_TOKENS, num_replicas=1, num_lost=3, ways=PLAIN
+    ),
+    "the client leaves while another replica starts over": Ending(
+        DEAD_IN_THE_MIDDLE,
+        "cancelled",
+        2,
+        act=LEAVE,
+        num_replicas=1,
+        other=holding(2),
+        num_lost=3,
+        ways=PLAIN,
+    ),
     "the replica refuses": Ending(
         Behaviour(status=400, error=refusal("bad_schema")), "failed", None, "bad_schema"
     ),
@@ -104,7 +135,7 @@ class Scene:
         found = {}
         for line in requests.get(f"{self.stack.web.url}/metrics", timeout=30).text.splitlines():
             name, _, value = line.rpartition(" ")
-            if name.startswith(("grafthouse_tokens_total", "grafthouse_generations_total")):
+            if name.startswith(COUNTED):
                 found[name] = float(value)
         return found
 
@@ -241,18 +272,19 @@ def test_the_books_agree(scene: Scene, name: str, way: str) -> None:
     """
     ending = ENDINGS[name]
     first = scene.stack.replicas if ending.num_replicas == 2 else [home_of(scene)]
-    for one in first:
-        one.behaviour = ending.behaviour
+    for one in scene.stack.replicas:
+        one.behaviour = ending.behaviour if one in first else ending.other
     WAYS[way](scene, ending)
     [row] = scene.customer.usage(1)
     assert (row.status, row.error_code) == (ending.status, ending.error_code)
     assert row.completion_tokens == ending.num_tokens
-    assert scene.num_produced() == (ending.num_tokens or 0)
+    assert scene.num_produced() == (ending.num_tokens or 0) + ending.num_lost
     if ending.num_tokens is not None:
         assert (row.prompt_tokens, row.cached_tokens) == (PROMPT_TOKENS, CACHED_TOKENS)
     assert (row.cost > 0) == bool(ending.num_tokens)
     check_counters(scene.customer, row)
     assert scene.gained('grafthouse_tokens_total{kind="completion"}') == (ending.num_tokens or 0)
+    assert scene.gained('grafthouse_lost_tokens_total{kind="completion"}') == ending.num_lost
     assert scene.gained(f'grafthouse_generations_total{{status="{ending.status}"}}') == 1
     wait_for("the abort", lambda: not any(one.num_running for one in scene.stack.replicas))
 

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 import openai
 import pytest
-import requests
 
 from tests.gateway.conftest import Customer, Stack
 from tests.gateway.fake_replica import CACHED_TOKENS, PROMPT_TOKENS, Behaviour, FakeReplica
@@ -57,15 +56,6 @@ def test_a_replica_that_dies_mid_stream(stack: Stack, acme: Customer) -> None:
     counts = (row.status, row.prompt_tokens, row.cached_tokens, row.completion_tokens)
     assert counts == ("failed", PROMPT_TOKENS, CACHED_TOKENS, 3)
     assert (row.error_code, row.cost) == ("replica_failed", Decimal("0.000055"))
-
-
-@pytest.mark.case("C132")
-def test_a_replica_that_dies_before_a_json_answer(stack: Stack, acme: Customer) -> None:
-    behave(stack, die_after=3, token_interval_s=0.05)
-    with pytest.raises(openai.InternalServerError) as caught:
-        acme.client().chat.completions.create(**BODY)  # type: ignore[call-overload]
-    assert (caught.value.status_code, caught.value.code) == (502, "replica_failed")
-    assert acme.usage(1)[0].completion_tokens == 3
 
 
 @pytest.mark.case("C123")
@@ -123,53 +113,6 @@ def test_an_adapter_that_just_left_its_replica(stack: Stack, acme: Customer) -> 
     # Never "no such model" for one that exists, and never the base model's answer.
     assert (caught.value.status_code, caught.value.code) == (503, "adapter_loading")
     assert caught.value.response.headers["retry-after"] == "1"
-
-
-def test_another_version_is_never_relayed(stack: Stack, acme: Customer) -> None:
-    mismatches = metric(stack.web, "grafthouse_digest_mismatches_total")
-    names = [f"bot-{number}" for number in range(4)]
-    for name in names:
-        stack.activate(acme, name)
-    for number, name in enumerate(names):
-        behave(stack, fingerprint=("e" * 64, "base")[number % 2])
-        answer = requests.post(
-            f"{stack.web.url}/v1/chat/completions",
-            json=BODY | {"model": name, "stream": number > 1},
-            headers={"authorization": f"Bearer {acme.api_key}"},
-            timeout=30,
-        )
-        assert answer.status_code == 500
-        assert answer.json()["error"]["code"] == "internal_error"
-        assert "Hello" not in answer.text
-    # Both replicas were asked each time.
-    assert metric(stack.web, "grafthouse_digest_mismatches_total") == mismatches + 8
-    assert {(row.status, row.cost) for row in acme.usage(4)} == {("failed", Decimal(0))}
-
-
-def test_who_used_another_version_is_replaced_unseen_and_not_trusted(
-    stack: Stack, acme: Customer
-) -> None:
-    """For that version, for a while: what else it holds it serves."""
-    _, first = other_and_first(stack, acme)
-    for number in range(8):
-        stack.activate(acme, f"other-{number}")
-    first.behaviour = Behaviour(fingerprint="e" * 64)
-    assert "".join(stream(acme)) == "Hello world! ✓"
-    num_asked = len(first.bodies)
-    assert num_asked == 2
-    first.behaviour = Behaviour()
-    assert "".join(stream(acme)) == "Hello world! ✓"
-    assert len(first.bodies) == num_asked
-    for number in range(8):
-        acme.client().chat.completions.create(model=f"other-{number}", messages=MESSAGES)  # type: ignore[arg-type]
-    assert len(first.bodies) > num_asked
-    num_asked = len(first.bodies)
-
-    def is_trusted_again() -> bool:
-        list(stream(acme))
-        return len(first.bodies) > num_asked
-
-    wait_for("the end of the doubt", is_trusted_again, timeout_s=5)
 
 
 def test_an_error_inside_the_stream(stack: Stack, acme: Customer) -> None:

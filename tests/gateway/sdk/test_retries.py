@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from tests.gateway.conftest import Customer, Stack
+from tests.gateway.fake_replica import Behaviour
 from tests.gateway.live import BASE_MODEL, Web, metric, wait_for
 from tests.gateway.sdk.test_endings import behave, num_running
 
@@ -88,16 +89,51 @@ def test_an_adapter_that_is_loaded_meanwhile(stack: Stack, acme: Customer) -> No
     assert len(acme.usage(1)) == 1
 
 
-def test_each_try_of_a_failing_replica_is_a_row(stack: Stack, acme: Customer) -> None:
-    """Its tokens were produced each time; nothing is asked twice under one id."""
-    behave(stack, error_after=2)
+@pytest.mark.case("C123")
+@pytest.mark.case("C132")
+@pytest.mark.parametrize("behaviour", [{"error_after": 2}, {"die_after": 2}])
+def test_each_try_that_failed_is_a_row_and_free(
+    stack: Stack, acme: Customer, behaviour: dict[str, Any]
+) -> None:
+    """None of them delivered anything; nothing is asked twice under one id."""
+    behave(stack, token_interval_s=0.05, **behaviour)
     num_tries = tries(
         stack, acme, lambda client: client.chat.completions.create(**CHAT, timeout=30)
     )
     assert num_tries == 3
     rows = acme.usage(3)
-    assert {(row.status, row.completion_tokens) for row in rows} == {("failed", 2)}
+    assert {(row.status, row.completion_tokens, row.cost) for row in rows} == {("failed", None, 0)}
     assert len({row.request_id for row in rows}) == 3
+
+
+@pytest.mark.case("C123")
+def test_a_plain_answer_that_starts_over_is_asked_once(stack: Stack, acme: Customer) -> None:
+    """By any client: the gateway itself goes to the other replica, and one answer is billed."""
+    behave(stack, token_interval_s=0.05)
+    dying = iter(stack.replicas)
+    for number in range(4):
+        stack.activate(acme, f"bot-{number}")
+        asked = CHAT | {"model": f"bot-{number}"}
+        first = next(dying, stack.replicas[0])
+        first.behaviour = Behaviour(die_after=2, token_interval_s=0.05)
+        before = num_requests(stack.web, "2xx")
+        answer = acme.client(max_retries=2).chat.completions.create(**asked)
+        assert answer.choices[0].message.content == "Hello world! ✓"
+        assert num_requests(stack.web, "2xx") == before + 1
+        first.behaviour = Behaviour()
+    assert {(row.status, row.completion_tokens) for row in acme.usage(4)} == {("finished", 5)}
+
+
+def test_replicas_that_come_back_while_a_plain_request_waits(stack: Stack, acme: Customer) -> None:
+    """A retry comes when told, two seconds later, and finds them."""
+    behave(stack, die_after=2, token_interval_s=0.05)
+    mending = threading.Timer(1.0, lambda: behave(stack))
+    mending.start()
+    answer = acme.client(max_retries=2).chat.completions.create(**CHAT)
+    mending.join()
+    assert answer.choices[0].message.content == "Hello world! ✓"
+    rows = acme.usage(2)
+    assert [(row.status, row.cost > 0) for row in rows] == [("failed", False), ("finished", True)]
 
 
 def test_a_stream_that_broke_is_not_tried_again(stack: Stack, acme: Customer) -> None:

@@ -1,0 +1,45 @@
+"""One JSON answer, of replicas that do not end it: its client has seen nothing before it."""
+
+import openai
+import pytest
+
+from tests.gateway.conftest import Customer, Stack
+from tests.gateway.fake_replica import PROMPT_TOKENS, Behaviour
+from tests.gateway.test_failures import BODY, behave, other_and_first
+
+
+@pytest.mark.case("C123")
+@pytest.mark.case("C132")
+def test_a_replica_that_dies_before_a_json_answer_is_replaced_unseen(
+    stack: Stack, acme: Customer
+) -> None:
+    """Its client has seen nothing, and pays for the answer that it got alone."""
+    _, first = other_and_first(stack, acme)
+    first.behaviour = Behaviour(die_after=3, token_interval_s=0.05)
+    answer = acme.client().chat.completions.create(**BODY)  # type: ignore[call-overload]
+    assert answer.choices[0].message.content == "Hello world! ✓"
+    assert answer.usage.completion_tokens == 5
+    row = acme.usage(2)[-1]
+    assert (row.status, row.prompt_tokens, row.completion_tokens) == ("finished", PROMPT_TOKENS, 5)
+    assert row.replica not in ("", first.url)
+
+
+@pytest.mark.case("C132")
+def test_a_json_answer_that_no_replica_ends_costs_nothing(stack: Stack, acme: Customer) -> None:
+    behave(stack, die_after=3, token_interval_s=0.05)
+    with pytest.raises(openai.InternalServerError) as caught:
+        acme.client().chat.completions.create(**BODY)  # type: ignore[call-overload]
+    assert (caught.value.status_code, caught.value.code) == (503, "no_replica")
+    assert "Nothing is billed" in caught.value.message
+    assert caught.value.response.headers["retry-after"] == "2"
+    [row] = acme.usage(1)
+    assert (row.status, row.completion_tokens, row.cost) == ("failed", None, 0)
+
+
+def test_a_replica_that_stops_in_the_middle_of_a_json_answer(stack: Stack, acme: Customer) -> None:
+    """A replica that drains says so inside its streams: a plain answer moves on."""
+    _, first = other_and_first(stack, acme)
+    first.behaviour = Behaviour(error_after=3, error_code="overloaded")
+    answer = acme.client().chat.completions.create(**BODY)  # type: ignore[call-overload]
+    assert answer.choices[0].message.content == "Hello world! ✓"
+    assert [row.completion_tokens for row in acme.usage(2)] == [5, 5]
