@@ -245,6 +245,8 @@ NUM_REPLICAS_PER_ADAPTER = env_int("NUM_REPLICAS_PER_ADAPTER", 2)
 
 # The endpoint's own bounds. A request that names no max_tokens gets DEFAULT_MAX_TOKENS.
 DEFAULT_MAX_TOKENS = env_int("DEFAULT_MAX_TOKENS", 512)
+# Of `n` and `best_of`: what our engine takes. A request is refused before anything is reserved.
+MAX_CHOICES = env_int("MAX_CHOICES", 16)
 MAX_BODY_BYTES = env_int("MAX_BODY_BYTES", 4 * 2**20)
 # A body of /v1 comes whole within BODY_TIMEOUT_S; an upload has so long, and a second more for each
 # MIN_UPLOAD_BYTES_PER_S that came.

@@ -5,10 +5,12 @@ and the size of the prompt. Everything else is passed on as it came and judged b
 4xx is relayed. null means absent.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
+from django.conf import settings
 
 from tenants.errors import ApiError
 
@@ -17,7 +19,6 @@ Endpoint = Literal["chat.completions", "completions"]
 # orjson itself stops at 1024 levels; no honest request nests deeper than a tool's JSON schema.
 MAX_JSON_DEPTH = 64
 MAX_MODEL_CHARS = 256
-MAX_CHOICES = 128
 # OpenAI's. A version's serving profile may add as many: the engine takes both together.
 MAX_STOPS = 4
 # The replica is asked with ours, so an unknown one would be lost. Obfuscation pads chunks against
@@ -63,7 +64,8 @@ def bad_request(message: str, param: str | None = None, code: str = "invalid_req
 def parse_json(raw: bytes | str) -> dict[str, Any]:
     """The body as an object.
 
-    400 for anything that is not strict JSON (NaN, lone surrogates, bad UTF-8).
+    400 for anything that is not strict JSON (NaN, lone surrogates, bad UTF-8), and for a name that
+    comes twice in one object.
     """
     if not raw.strip():
         raise bad_request("The request body is empty; expected a JSON object.")
@@ -75,6 +77,7 @@ def parse_json(raw: bytes | str) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise bad_request(f"Expected a JSON object, got {json_type(body)}.")
     check_depth(body)
+    check_names(raw, body)
     return body
 
 
@@ -98,7 +101,34 @@ def check_depth(body: dict[str, Any]) -> None:
         ]
         if not level:
             return
-    raise bad_request(f"The request body nests deeper than {MAX_JSON_DEPTH} levels.")
+    raise too_deep()
+
+
+def too_deep() -> ApiError:
+    return bad_request(f"The request body nests deeper than {MAX_JSON_DEPTH} levels.")
+
+
+def check_names(raw: bytes | str, body: dict[str, Any]) -> None:
+    """Of a name that comes twice the parser keeps the last: another model or limit, perhaps, than
+    was meant. What is written as we write it has none; the rest is read again, which takes longer.
+    """
+    given = raw.encode() if isinstance(raw, str) else raw
+    if orjson.dumps(body) == given:
+        return
+    try:
+        json.loads(given, object_pairs_hook=unique, parse_int=str, parse_float=str)
+    except RecursionError:
+        # In a value that another of its name has hidden.
+        raise too_deep() from None
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise bad_request(f"The request body has the name {name[:80]!r} twice in one object.")
+        found[name] = value
+    return found
 
 
 def parse_ask(endpoint: Endpoint, body: dict[str, Any]) -> Ask:
@@ -199,8 +229,8 @@ def parse_max_tokens(body: dict[str, Any], minimum: int) -> int | None:
 
 
 def parse_num_choices(body: dict[str, Any]) -> int:
-    num_choices = int_field(body, "n", 1, MAX_CHOICES) or 1
-    best_of = int_field(body, "best_of", 1, MAX_CHOICES) or 1
+    num_choices = int_field(body, "n", 1, settings.MAX_CHOICES) or 1
+    best_of = int_field(body, "best_of", 1, settings.MAX_CHOICES) or 1
     return max(num_choices, best_of)
 
 

@@ -90,6 +90,33 @@ def test_bad_json(acme: Customer, raw: bytes) -> None:
     assert error["type"] == "invalid_request_error" and len(error["message"]) < 300
 
 
+@pytest.mark.case("C113")
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("name", ["model", "max_tokens", "role"])
+def test_a_name_that_comes_twice(stack: Stack, acme: Customer, name: str, is_stream: bool) -> None:
+    """Two readers of one body could each act on another value: neither is guessed."""
+    body = json.dumps(BODY | {"model": "support-bot", "max_tokens": 5, "stream": is_stream})
+    raw = body.replace(f'"{name}":', f'"{name}": "other", "{name}":', 1)
+    error = check_shape(post(acme, data=raw), 400, "invalid_request")
+    assert repr(name) in error["message"] and "twice" in error["message"]
+    assert acme.has_no_usage() and not any(one.bodies for one in stack.replicas)
+
+
+@pytest.mark.parametrize("n", [17, 128, 1000])
+def test_too_many_choices_cost_nothing(stack: Stack, n: int) -> None:
+    """Refused before anything is reserved: one request a minute is still there for the next."""
+    customer = stack.make_customer(requests_per_minute=1)
+    answer = post(customer, json=BODY | {"n": n})
+    assert check_shape(answer, 400, "invalid_request") == {
+        "message": f"n: expected 1 to 16, got {n}.",
+        "type": "invalid_request_error",
+        "param": "n",
+        "code": "invalid_request",
+    }
+    assert customer.has_no_usage() and not any(one.bodies for one in stack.replicas)
+    assert len(post(customer, json=BODY | {"n": 16}).json()["choices"]) == 16
+
+
 @pytest.mark.case("C114")
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_the_engines_refusal_is_relayed_before_any_stream(

@@ -1,5 +1,6 @@
 """What of a body the gateway acts on, and how it refuses the rest."""
 
+import json
 from typing import Any
 
 import orjson
@@ -44,6 +45,9 @@ def test_it_works() -> None:
         *(b"", b"  ", b'{"model":', b"[]", b'"x"', b"null", b'{"t": NaN}', b'{"a": "\\ud800"}'),
         *(b"\xff\xfe", b'{"a": "\xc3"}', b"[" * 100_000),
         b'{"a":' + b"[" * 200 + b"]" * 200 + b"}",
+        *(b'{"a":1,"a":1}', b'{"a" : 1, "b": [], "a" :2}', b'{"a":[{"b":1,"\\u0062":2}]}'),
+        *(b'{"a":{"\\\\":1,"\\\\":2}}', b'{"a":1e5,"a":1}'),
+        b'{"a":' + b"[" * 1000 + b"]" * 1000 + b',"a":1}',
     ],
 )
 def test_bad_json(raw: bytes) -> None:
@@ -52,6 +56,40 @@ def test_bad_json(raw: bytes) -> None:
     assert caught.value.status == 400
     # A short message, never the input echoed.
     assert len(caught.value.message) < 250
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@pytest.mark.case("C113")
+@given(st.dictionaries(st.text(), JSON), st.sampled_from([None, 0, 2]), st.booleans(), st.text())
+def test_names_come_once_however_it_is_written(
+    body: dict[str, Any], indent: int | None, is_ascii: bool, name: str
+) -> None:
+    """By a writer with its own spaces and escapes; with one name more than that it is refused."""
+    raw = json.dumps(body, indent=indent, ensure_ascii=is_ascii)
+    assert parse_json(raw) == parse_json(raw.encode()) == orjson.loads(raw)
+    name = json.dumps(name, ensure_ascii=is_ascii)
+    twice = f'{{"rest": {raw}, "more": [{{{name}:1,{name} : 2}}]}}'
+    with pytest.raises(ApiError, match="twice in one object"):
+        parse_json(twice)
+
+
+@pytest.mark.parametrize("endpoint", ["chat.completions", "completions"])
+def test_too_many_choices(endpoint: Endpoint) -> None:
+    """What our engine takes, so that nothing is reserved for what it would refuse."""
+    assert parse_ask(endpoint, chat(prompt="Hi", n=16)).num_sequences == 16
+    for name in ("n", "best_of"):
+        error = refused(chat(prompt="Hi") | {name: 17}, endpoint)
+        assert (error.param, error.message) == (name, f"{name}: expected 1 to 16, got 17.")
 
 
 @given(st.integers(1, 2 * MAX_JSON_DEPTH))
