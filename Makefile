@@ -17,7 +17,7 @@ run:  ## start the house and print how to use it (Ctrl-C stops it)
 	@exec $(PYTHON) manage.py serve
 
 test:  ## install what the tests need, then lint, types and every test
-	@scripts/setup dev node chromium
+	@scripts/setup dev node chromium prometheus
 	@exec scripts/test
 
 lint:  ## ruff, format check, mypy, and the frontend's lint and types

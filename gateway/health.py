@@ -1,7 +1,9 @@
 """/healthz, /readyz and /metrics: raw ASGI, so they answer when Django's middleware could not."""
 
 import asyncio
+import contextlib
 import hmac
+import math
 from collections.abc import Awaitable, Callable
 
 import orjson
@@ -88,5 +90,16 @@ async def metrics_text(scope: Scope, receive: Receive, send: Send) -> None:
         if not hmac.compare_digest(given, b"Bearer " + settings.METRICS_TOKEN.encode()):
             await respond(scope, send, 401, b"a bearer token is required\n", "text/plain")
             return
+    await count_tasks(runtime_of(scope))
     content_type, body = metrics.render()
     await respond(scope, send, 200, body, content_type)
+
+
+async def count_tasks(runtime: Runtime) -> None:
+    """Beat queues a round of healing every two seconds: a long queue is a worker that is gone."""
+    for queue in settings.CELERY_TASK_QUEUES:
+        num_waiting = math.nan
+        with contextlib.suppress(RedisError, OSError, TimeoutError):
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                num_waiting = await runtime.redis.llen(queue.name)
+        metrics.TASKS_WAITING.labels(queue.name).set(num_waiting)

@@ -23,6 +23,8 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from gateway.router import Snapshot
+from tenants.models import BudgetKind
+from tenants.notices import PERCENTS
 
 if settings.PROMETHEUS_MULTIPROC_DIR:
     Path(settings.PROMETHEUS_MULTIPROC_DIR).mkdir(parents=True, exist_ok=True)
@@ -119,6 +121,16 @@ BUDGET_NOTICES = Counter(
     "grafthouse_budget_notices_total",
     "Times that 50, 80 or 100 % of a month's limit was reached, each said once.",
     ["kind", "percent"],
+)
+# A series that begins with 1 never increased: an alert would miss the first of each.
+for _kind in BudgetKind.values:
+    for _percent in PERCENTS:
+        BUDGET_NOTICES.labels(_kind, str(_percent))
+TASKS_WAITING = Gauge(
+    "grafthouse_tasks_waiting",
+    "Background tasks that no worker has taken yet; NaN: the store is away.",
+    ["queue"],
+    multiprocess_mode="livemostrecent",
 )
 WRITER_QUEUE = Gauge(
     "grafthouse_usage_writer_queue",

@@ -12,6 +12,7 @@ ROOMS = (
 )
 DOCS = (
     *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"),
+    "monitoring/README.md",
     *(f"docs/{name}.md" for name in ("errors", "serving", "sockets", "troubleshooting", "uploads")),
     *(f"{room}/README.md" for room in ROOMS),
 )
