@@ -26,6 +26,7 @@ OURS = re.compile(r"grafthouse_[a-z_]+")
 # They have no series before the first of their kind.
 BEGIN_LATER = {
     "grafthouse_connections_dropped_total",
+    "grafthouse_lost_tokens_total",
     "grafthouse_open_websockets",
     "grafthouse_refused_total",
     "grafthouse_replica_losses_total",
