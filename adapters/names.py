@@ -1,5 +1,8 @@
 """Whether a name is free, and what aliases hold fast. Call inside the tenant's scope."""
 
+from collections.abc import Collection
+
+from django.conf import settings
 from django.db.models import QuerySet
 
 from adapters.models import AdapterVersion, ModelName
@@ -10,6 +13,14 @@ from tenants.errors import ApiError
 def own_aliases() -> QuerySet[ModelName]:
     """By name, with their targets."""
     return ModelName.objects.select_related("adapter", "version").filter(is_alias=True)
+
+
+def known_names(names: Collection[str]) -> set[str]:
+    """Of these, what a request's model may be: the base's name, those of the tenant's adapters,
+    also of one without a version, and its aliases.
+    """
+    found = ModelName.objects.filter(name__in=names).values_list("name", flat=True)
+    return {*found, settings.BASE_MODEL_NAME}.intersection(names)
 
 
 def require_free(name: str) -> None:

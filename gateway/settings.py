@@ -124,6 +124,8 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     DATABASES["default"]["OPTIONS"] = SQLITE_OPTIONS
 
 AUTH_USER_MODEL = "tenants.User"
+# Of which names a key may be held to: tenants asks, and must not know who answers.
+KNOWN_MODEL_NAMES = "adapters.names.known_names"
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in (

@@ -2,15 +2,17 @@
 
 import secrets
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.module_loading import import_string
 from rest_framework.request import Request
 
 from tenants.audit import Actor, record
@@ -54,7 +56,8 @@ def create_key(
 ) -> NewKey:
     """limits: of LIMIT_COLUMNS, those that the key has of its own. allowed_models: none is all.
 
-    Raises ApiError 403 for a right that the maker, if a Principal, has not got itself.
+    Raises ApiError 403 for a right that the maker, if a Principal, has not got itself; 400 for a
+    model that there is not.
     """
     row = ApiKey(
         tenant_id=actor.tenant_id,
@@ -67,6 +70,7 @@ def create_key(
     )
     require_within(actor, row)
     with tenant_scope(actor.tenant_id), transaction.atomic():
+        require_known(row.allowed_models)
         made = issue(row)
         record(actor, "key.created", row.public_id, after=summary(row), request=request)
         publish(actor.tenant_id, "key.changed", {"public_id": row.public_id})
@@ -98,6 +102,20 @@ def require_within(actor: Principal | Actor, row: ApiKey) -> None:
         raise ApiError("permission_denied", 403, f"A key cannot be given {beyond}.")
 
 
+def require_known(names: Collection[str]) -> None:
+    """Raises ApiError 400 for what no model of the tenant is called: by a name that is misspelt a
+    key would reach nothing, and say nothing of it. Call inside the tenant's scope.
+    """
+    known: set[str] = import_string(settings.KNOWN_MODEL_NAMES)(names)
+    if unknown := sorted(set(names) - known):
+        message = (
+            f"allowed_models: no adapter, alias or base model is called {', '.join(unknown)}. "
+            "For an adapter that is yet to be uploaded, make the adapter first."
+        )
+        detail = {"field": "allowed_models", "code": "unknown_model", "message": message}
+        raise ApiError("invalid_request", 400, message, details=[detail])
+
+
 def change_key(
     actor: Principal | Actor,
     public_id: str,
@@ -107,17 +125,19 @@ def change_key(
     """changes: columns and their new values.
 
     Raises ApiError 404; 409 for a key that is over, and for another end of one that was rotated
-    away; 403 where the result is beyond what the actor has.
+    away; 403 where the result is beyond what the actor has; 400 for an added model that there is
+    not (one that has gone since may stay named).
     """
     with tenant_scope(actor.tenant_id), transaction.atomic():
         row = usable(public_id)
         if row.state == KeyState.REPLACED and "expires_at" in changes:
             message = f"'{public_id}' was rotated, and ends with its overlap; revoke it to end it."
             raise ApiError("key_replaced", 409, message)
-        before = summary(row)
+        before, known = summary(row), row.allowed_models
         for name, value in changes.items():
             setattr(row, name, sorted(set(value)) if isinstance(value, list) else value)
         require_within(actor, row)
+        require_known(set(row.allowed_models) - set(known))
         if (after := summary(row)) != before:
             row.save(update_fields=list(changes))
             record(actor, "key.changed", public_id, before, after, request)

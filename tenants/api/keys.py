@@ -91,7 +91,8 @@ class MakeKeySerializer(SetLimitsSerializer):
         required=False,
         max_length=MAX_MODELS,
         help_text="What the key may ask for: adapters, with all their versions and aliases; single "
-        "aliases; the base model. Empty or left out: everything.",
+        "aliases; the base model. A name that there is not is refused. Empty or left out: "
+        "everything.",
     )
     expires_at = serializers.DateTimeField(required=False, allow_null=True)
 

@@ -9,8 +9,10 @@ import openai
 import pytest
 from websockets.sync.client import connect
 
+from adapters.models import Adapter
 from tenants.audit import system
 from tenants.keys import create_key
+from tenants.scope import tenant_scope
 from tests.gateway.conftest import Customer, Stack
 from tests.gateway.live import BASE_MODEL
 
@@ -77,8 +79,11 @@ def test_it_works(stack: Stack, acme: Customer, ask: Callable[[Customer, str], A
         assert refusal(ask, few, model) == absent
 
 
-def test_the_list(stack: Stack, acme: Customer) -> None:
+def test_the_list(stack: Stack, acme: Customer, settings: Any) -> None:
+    settings.BASE_MODEL_NAME = BASE_MODEL
     stack.activate(acme, "other-bot")
+    with tenant_scope(acme.tenant.id):
+        Adapter.objects.create(tenant=acme.tenant, name="nothing-yet")
     for names, listed in (
         (("support-bot",), ["support-bot"]),
         ((BASE_MODEL, "other-bot"), [BASE_MODEL, "other-bot"]),

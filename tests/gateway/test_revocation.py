@@ -16,9 +16,10 @@ import requests
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from adapters.models import Adapter
 from gateway.settings import CACHE_TTL_S
 from tenants.models import ApiKey
-from tenants.scope import unscoped
+from tenants.scope import tenant_scope, unscoped
 from tests.gateway.conftest import Customer, Stack
 from tests.gateway.live import Web, metric, wait_for
 from tests.gateway.pair import FOLLOWED, Pair, polled, seen_refused
@@ -156,6 +157,8 @@ def listed_at(web: Web, raw: str) -> list[str]:
 def test_what_a_key_may_use_changes_on_the_other_process(pair: Pair, owner: Owner) -> None:
     raw = owner.make_key()
     assert listed_at(pair.there, raw) == ["tiny-base"]
+    with tenant_scope(owner.customer.tenant.id):
+        Adapter.objects.create(tenant=owner.customer.tenant, name="bot")
     for names, listed in ((["bot"], []), ([], ["tiny-base"])):
         owner.call("PATCH", f"{raw.split('-')[1]}/", allowed_models=names)
         answered = time.monotonic()

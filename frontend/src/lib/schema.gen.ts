@@ -1041,7 +1041,7 @@ export interface components {
             monthly_budget?: string | null;
             name: string;
             scopes: components["schemas"]["ScopesEnum"][];
-            /** @description What the key may ask for: adapters, with all their versions and aliases; single aliases; the base model. Empty or left out: everything. */
+            /** @description What the key may ask for: adapters, with all their versions and aliases; single aliases; the base model. A name that there is not is refused. Empty or left out: everything. */
             allowed_models?: string[];
             /** Format: date-time */
             expires_at?: string | null;
@@ -1398,7 +1398,7 @@ export interface components {
             monthly_budget?: string | null;
             name?: string;
             scopes?: components["schemas"]["ScopesEnum"][];
-            /** @description What the key may ask for: adapters, with all their versions and aliases; single aliases; the base model. Empty or left out: everything. */
+            /** @description What the key may ask for: adapters, with all their versions and aliases; single aliases; the base model. A name that there is not is refused. Empty or left out: everything. */
             allowed_models?: string[];
             /** Format: date-time */
             expires_at?: string | null;

@@ -14,7 +14,7 @@ from tenants.errors import ApiError
 from tenants.keys import create_key, rotate_key
 from tenants.models import ApiKey
 from tenants.scope import tenant_scope
-from tests.factories import get_acme, make_alice, make_bob
+from tests.factories import get_acme, make_alice, make_bob, make_carol
 
 pytestmark = pytest.mark.django_db
 
@@ -25,8 +25,12 @@ FIELDS = {"name": "ci", "scopes": ["inference"], "allowed_models": ["bot", "tiny
 
 
 @pytest.fixture
-def alice(client: Client) -> Client:
+def alice(client: Client, settings: Any) -> Client:
+    settings.BASE_MODEL_NAME = "tiny-base"
     client.force_login(make_alice())
+    for name in ("bot", "other"):
+        made = client.post("/api/tenants/acme/adapters/", {"name": name}, content_type=JSON)
+        assert made.status_code == 201
     return client
 
 
@@ -142,7 +146,8 @@ def test_every_act_is_audited(alice: Client) -> None:
     change(alice, public_id, allowed_models=["bot"])
     change(alice, public_id, allowed_models=["bot"])
     new = rotate(alice, public_id).json()
-    rotated, changed, created = alice.get("/api/tenants/acme/audit/").json()["results"]
+    acts = alice.get("/api/tenants/acme/audit/").json()["results"]
+    rotated, changed, created = [one for one in acts if one["action"].startswith("key.")]
     assert [one["action"] for one in (rotated, changed, created)] == [
         "key.rotated",
         "key.changed",
@@ -163,6 +168,38 @@ def test_names_that_no_model_has(alice: Client, names: object) -> None:
     answer = alice.post(URL, FIELDS | {"allowed_models": names}, content_type=JSON)
     assert code_of(answer) == (400, "invalid_request")
     assert answer.json()["error"]["details"][0]["field"].startswith("allowed_models")
+
+
+def test_names_that_no_model_of_the_tenant_has(alice: Client) -> None:
+    """A key of a name that is misspelt, or not its own, would reach nothing and not say why."""
+    carol = Client()
+    carol.force_login(make_carol())
+    url = "/api/tenants/initech/adapters/"
+    assert carol.post(url, {"name": "theirs"}, content_type=JSON).status_code == 201
+    made = make(alice)
+    for names in (["bto", "bot", "theirs"], ["Tiny-Base", "bto", "theirs"]):
+        unknown = [name for name in names if name != "bot"]
+        for answer in (
+            alice.post(URL, FIELDS | {"allowed_models": names}, content_type=JSON),
+            change(alice, made["public_id"], allowed_models=names),
+        ):
+            assert code_of(answer) == (400, "invalid_request")
+            [detail] = answer.json()["error"]["details"]
+            assert (detail["field"], detail["code"]) == ("allowed_models", "unknown_model")
+            assert f"is called {', '.join(sorted(unknown))}." in detail["message"]
+    assert listed(alice)[made["public_id"]]["allowed_models"] == ["bot", "tiny-base"]
+
+
+def test_a_model_that_went_may_stay_named(alice: Client) -> None:
+    """A page sends the whole list again when another field is changed."""
+    made = make(alice, allowed_models=["bot", "other"])
+    assert alice.delete("/api/tenants/acme/adapters/other/").status_code == 204
+    public_id = made["public_id"]
+    answer = change(alice, public_id, name="new", allowed_models=["bot", "other"])
+    assert (answer.status_code, answer.json()["name"]) == (200, "new")
+    assert rotate(alice, public_id).json()["allowed_models"] == ["bot", "other"]
+    assert change(alice, public_id, allowed_models=["bot"]).status_code == 200
+    assert code_of(change(alice, public_id, allowed_models=["other"])) == (400, "invalid_request")
 
 
 def refused(answer: Any, what: str) -> None:

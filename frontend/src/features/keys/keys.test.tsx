@@ -127,6 +127,27 @@ test("a key with models and limits of its own", async () => {
   });
 });
 
+test("a model that there is not is refused by its name, and the form stays", async () => {
+  const message = "allowed_models: no adapter, alias or base model is called suport-bot.";
+  server.use(
+    http.get(at("keys/"), () => page([])),
+    http.get(at("adapters/"), () => page([anAdapter({ name: "support-bot" })])),
+    http.post(at("keys/"), () =>
+      HttpResponse.json(
+        { error: { code: "invalid_request", message, details: [] } },
+        { status: 400 },
+      ),
+    ),
+  );
+  const { user } = renderAt("/t/acme/keys");
+  await user.click(await screen.findByRole("button", { name: "New key" }));
+  await user.type(await screen.findByLabelText("Name"), "few");
+  await user.type(screen.getByRole("combobox", { name: "Models" }), "suport-bot{Enter}");
+  await user.click(screen.getByRole("button", { name: "Create key" }));
+  expect(await screen.findByText(message)).toBeVisible();
+  expect(screen.getByLabelText("Name")).toHaveValue("few");
+});
+
 test("a rotated key shows its new secret once; the old one says until when it works", async () => {
   const keys: Key[] = [aKey()];
   const bodies: unknown[] = [];

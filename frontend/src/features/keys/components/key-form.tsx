@@ -69,7 +69,7 @@ export function KeyForm(props: KeyFormProps) {
         </Checkbox.Group>
         <TagsInput
           label="Models"
-          description="What it may ask for: adapters with all their versions, aliases, the base model. To it, others do not exist."
+          description="What it may ask for: adapters with all their versions, aliases, the base model. To it, others do not exist. Make an adapter before a key for it."
           placeholder={form.values.allowed_models.length === 0 ? "all of them" : undefined}
           data={modelNames}
           clearable
