@@ -16,6 +16,7 @@ from gateway.openai.errors import error_object, internal_error
 from gateway.openai.http import ClientGone
 from gateway.openai.relay import usage_object
 from gateway.openai.schema import bad_request, bool_field, int_field, parse_ask, text_field
+from gateway.readers import Reader, frames_of, owner_of
 from gateway.runtime import Runtime
 from gateway.sockets import (
     NOT_AUTHENTICATED,
@@ -24,7 +25,7 @@ from gateway.sockets import (
     Unauthenticated,
     principal_of,
 )
-from gateway.tapes import Tape, as_text, cancelled, owner_of
+from gateway.tapes import Tape, as_text, cancelled
 from tenants.auth import Principal
 from tenants.errors import ApiError
 
@@ -44,7 +45,7 @@ class ChatConsumer(JsonSocket):
 
     async def connect(self) -> None:
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._tapes: dict[str, Tape] = {}
+        self._readers: dict[str, Reader] = {}
         # Why the caller has no right to the socket any more.
         self._lost = ""
         await super().connect()
@@ -63,8 +64,8 @@ class ChatConsumer(JsonSocket):
         await super().disconnect(code)
         self._lost = ""
         if self.is_goodbye:
-            for tape in self._tapes.values():
-                tape.cancel()
+            for reader in self._readers.values():
+                reader.cancel()
         for task in self._running.values():
             task.cancel()
 
@@ -84,8 +85,8 @@ class ChatConsumer(JsonSocket):
 
     def _cancel(self, name: str) -> None:
         # What has just ended by itself cannot be cancelled any more: not an error.
-        if tape := self._tapes.get(name):
-            tape.cancel()
+        if reader := self._readers.get(name):
+            reader.cancel()
         elif task := self._running.get(name):
             task.cancel()
 
@@ -159,27 +160,27 @@ class ChatConsumer(JsonSocket):
         tape = self.runtime.tapes.make(owner_of(principal), is_resumable)
         reader = tape.attach(0)
         tape.start(generate(self.runtime, principal, body, tape))
-        await self._relay(name, tape, reader, "started")
+        await self._relay(name, reader, 0, "started")
 
     async def _resumed(self, name: str, frame: dict[str, Any]) -> None:
         generation, after = text_field(frame, "generation"), int_field(frame, "after", 0)
         if generation is None or after is None:
             raise bad_request("resume: expected generation, and after: the last seq that arrived")
         owner = owner_of(await self._current_principal())
-        tape = self.runtime.tapes.find(owner, generation)
-        await self._relay(name, tape, tape.attach(after), "resumed")
+        reader = await self.runtime.far_tapes.attach(owner, generation, after)
+        await self._relay(name, reader, after, "resumed")
 
-    async def _relay(self, name: str, tape: Tape, reader: object, first: str) -> None:
-        """The tape's frames to this socket. Left early, the tape waits to be resumed."""
-        self._tapes[name] = tape
+    async def _relay(self, name: str, reader: Reader, after: int, first: str) -> None:
+        """A tape's frames to this socket. Left early, the tape waits to be resumed."""
+        self._readers[name] = reader
         try:
-            if tape.is_resumable:
-                await self.write({"type": first, "id": name, "generation": tape.name})
-            async for frame in tape.frames(reader):
+            if reader.is_resumable:
+                await self.write({"type": first, "id": name, "generation": reader.name})
+            async for frame in frames_of(reader, after):
                 await self.write_text(as_text(name, frame))
         finally:
-            self._tapes.pop(name, None)
-            tape.leave(reader)
+            self._readers.pop(name, None)
+            reader.leave()
 
     async def _write_error(self, name: str, error: ApiError) -> None:
         if self.is_gone:

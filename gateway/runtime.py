@@ -20,6 +20,7 @@ from adapters.access import Resolved
 from gateway import invalidation, metrics
 from gateway.caches import TenantCache
 from gateway.database import checkpoint_forever
+from gateway.far_tapes import FarTapes
 from gateway.openai.errors import unavailable
 from gateway.replicas import ReplicaTable
 from gateway.tapes import Tapes
@@ -62,6 +63,7 @@ class Runtime:
         self._writing: asyncio.Task[None] | None = None
         self._num_streams = 0
         self.tapes = Tapes()
+        self.far_tapes = FarTapes(self.tapes, self.redis, self.spawn)
         # Open WebSockets: how many a tenant has, and those without a known caller, oldest first.
         self.num_sockets: Counter[int] = Counter()
         self.strangers: dict[Any, None] = {}
@@ -89,7 +91,7 @@ class Runtime:
         polls = (self.replicas.poll_forever, self.replicas.follow_fleet)
         changes = partial(invalidation.follow, self.drop)
         writes = (self.writer.beat_forever, self.writer.tell_forever, checkpoint_forever)
-        for loop in (*polls, changes, *writes):
+        for loop in (*polls, changes, self.far_tapes.follow, *writes):
             self._loops.append(asyncio.create_task(keep_running(loop)))
 
     async def stop(self) -> None:

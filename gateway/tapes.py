@@ -1,18 +1,17 @@
 """A WebSocket's generations, each on a tape: its frames numbered from 1, so that a client whose
 socket dropped reads on where it was.
 
-A generation is a task of its own that writes its tape; a socket reads it. Frames that were read
-stay for a while if the client asked for that (`"resumable": true`). Without a reader such a
-generation goes on for RESUME_WINDOW_S, and for as many bytes as the tape holds; then it is
-cancelled, and settled as ever.
+A generation is a task of its own that writes its tape; a socket reads it, of this process or, over
+far_tapes, of another. Frames that were read stay for a while if the client asked for that
+(`"resumable": true`). Without a reader such a generation goes on for RESUME_WINDOW_S, and for as
+many bytes as the tape holds; then it is cancelled, and settled as ever.
 """
 
 import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from itertools import islice
 from typing import Any
 
@@ -21,28 +20,17 @@ from django.conf import settings
 
 from gateway.openai.errors import error_object, internal_error
 from gateway.openai.http import ClientGone
-from tenants.auth import Principal
+from gateway.readers import Owner, not_found
 from tenants.errors import ApiError
 
 log = logging.getLogger(__name__)
 
 # How far a generation is ahead of its reader before it waits.
 MAX_AHEAD_BYTES = 64 * 2**10
+# What a reader takes at once, and a frame more.
+MAX_PULL_BYTES = 16 * 2**10
 # What Python adds to a frame in memory.
 OBJECT_BYTES = 48
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Who alone may read a tape: the tenant, by the same key or as the same member."""
-
-    tenant_id: int
-    key_id: int | None
-    user_id: int | None
-
-
-def owner_of(principal: Principal) -> Owner:
-    return Owner(principal.tenant_id, principal.key_id, principal.user_id)
 
 
 def frame_of(kind: str, seq: int, field: str, value: dict[str, Any]) -> bytes:
@@ -75,6 +63,23 @@ def size_of(frame: bytes) -> int:
     return len(frame) + OBJECT_BYTES
 
 
+class NearReader:
+    """In the process that holds the tape."""
+
+    def __init__(self, tape: "Tape") -> None:
+        self.name, self.is_resumable = tape.name, tape.is_resumable
+        self._tape = tape
+
+    async def pull(self, after: int) -> list[bytes]:
+        return await self._tape.pull(self, after)
+
+    def cancel(self) -> None:
+        self._tape.cancel()
+
+    def leave(self) -> None:
+        self._tape.leave(self)
+
+
 class Tape:
     """One writer, one reader at a time; a second reader takes over from the first."""
 
@@ -89,7 +94,7 @@ class Tape:
         self._frames: deque[bytes] = deque()
         self._num_bytes = self._num_unread_bytes = 0
         self._last = self._read = 0
-        self._reader: object | None = None
+        self._reader: NearReader | None = None
         self._grown, self._moved = asyncio.Event(), asyncio.Event()
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -141,8 +146,8 @@ class Tape:
         ):
             self._count(-size_of(self._frames.popleft()))
 
-    def attach(self, after: int) -> object:
-        """A new reader, of the frames behind that number; leave() with it at the end.
+    def attach(self, after: int) -> NearReader:
+        """A new reader, of the frames behind that number.
 
         Raises ApiError 409 for a number that was not sent yet, or is not kept any more.
         """
@@ -151,38 +156,46 @@ class Tape:
             message = f"after: expected {gone} to {self._last}, got {after}."
             raise ApiError("frames_not_kept", 409, message, param="after")
         self._stop_expiry()
-        self._reader, self._read = object(), after
+        self._reader, self._read = NearReader(self), after
         unread = islice(self._frames, after - gone, None)
         self._num_unread_bytes = sum(size_of(frame) for frame in unread)
         # Whoever read until now learns it.
         self._grown.set()
         return self._reader
 
-    async def frames(self, reader: object) -> AsyncIterator[bytes]:
-        """Until the last; as_text() makes them the reader's. ApiError 409 once another reader has
-        taken over.
-        """
-        while frame := await self._next(reader):
-            yield frame
-            self._advance(frame, reader)
-
-    async def _next(self, reader: object) -> bytes | None:
+    async def pull(self, reader: NearReader, after: int) -> list[bytes]:
+        """As a reader's own."""
+        if self._reader is reader:
+            self._advance(after)
         while self._reader is reader and self._read == self._last and not self.has_ended:
             self._grown.clear()
             await self._grown.wait()
         if self._reader is not reader:
             raise ApiError("taken_over", 409, "Another socket reads this generation now.")
-        # Nothing that is unread is ever dropped.
-        return self._frames[self._read - self._last] if self._read < self._last else None
+        return self._next()
 
-    def _advance(self, frame: bytes, reader: object) -> None:
-        if self._reader is reader:
-            self._read += 1
-            self._num_unread_bytes -= size_of(frame)
-            self._moved.set()
-            self._forget_read()
+    def _advance(self, after: int) -> None:
+        # Nothing that is unread is ever dropped, and the end of the deque is near.
+        for place in range(self._read - self._last, after - self._last):
+            self._num_unread_bytes -= size_of(self._frames[place])
+        self._read = max(self._read, after)
+        self._moved.set()
+        self._forget_read()
 
-    def leave(self, reader: object) -> None:
+    def is_end(self, number: int) -> bool:
+        return self.has_ended and number == self._last
+
+    def _next(self) -> list[bytes]:
+        found: list[bytes] = []
+        num_bytes = 0
+        for place in range(self._read - self._last, 0):
+            found.append(self._frames[place])
+            num_bytes += size_of(found[-1])
+            if num_bytes > MAX_PULL_BYTES:
+                break
+        return found
+
+    def leave(self, reader: NearReader) -> None:
         if self._reader is not reader:
             return
         self._reader = None
@@ -249,18 +262,10 @@ class Tapes:
         return task
 
     def find(self, owner: Owner, name: str) -> Tape:
-        """ApiError 404 for one that is absent, over, or another's: nobody learns which. 421 where
-        another web process made the name.
-        """
-        if name.partition("-")[0] != self.process:
-            message = (
-                "Another web process holds this generation, if any does. Connect again to reach it."
-            )
-            raise ApiError("held_elsewhere", 421, message, param="generation")
+        """Raises ApiError 404."""
         tape = self._tapes.get(name)
         if tape is None or tape.owner != owner or not tape.is_resumable:
-            message = "There is no such generation, or it is no longer kept."
-            raise ApiError("generation_not_found", 404, message, param="generation")
+            raise not_found()
         return tape
 
     def make_room(self) -> None:
@@ -272,9 +277,8 @@ class Tapes:
         self._tapes.pop(tape.name, None)
 
     async def close(self) -> None:
-        """Cancel what runs and wait for its end."""
+        """Cancel what runs and wait for its end. It can still be read by who does so now."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for tape in list(self._tapes.values()):
-            tape.forget()
+        self.make_room()
