@@ -14,48 +14,57 @@ from typing import Any
 import orjson
 from django.conf import settings
 
+from gateway.bodies import HeldBody
 from gateway.openai.errors import error_body
 from gateway.openai.http import LINGER_S, Receive, Scope, Send
+from gateway.runtime import runtime_of
 from tenants.errors import ApiError
 
 # Boundaries, part headers and small fields around the files of an upload.
 MULTIPART_OVERHEAD_BYTES = 64 * 1024
+TOO_LATE = 408
 PART_PATH = re.compile(r"/uploads/[^/]+/parts/?\Z")
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class CountedBody:
-    """A receive() that ends as if the client had gone once more than max_bytes have come, or too
-    few in the time that passed.
+    """A receive() that ends as if the client had gone once more than the bound has come, too little
+    in the time that passed, or more than there is room for: error is what to answer then.
 
-    Django drops what it has spooled then, and answers nothing.
+    Django drops what it has spooled, and answers nothing.
     """
 
-    def __init__(self, receive: Receive, max_bytes: int) -> None:
-        self.is_late = False
+    def __init__(self, receive: Receive, bound: "Bound", held: HeldBody) -> None:
+        self.error: ApiError | None = None
         self._receive = receive
-        self._num_left = max_bytes
+        self._bound = bound
+        self._held = held
+        self._num_bytes = 0
         # None: the body has come; what is asked for then is whether the client has gone.
         self._deadline: float | None = asyncio.get_running_loop().time() + settings.BODY_TIMEOUT_S
 
-    @property
-    def is_exceeded(self) -> bool:
-        return self._num_left < 0
+    def announce(self, num_bytes: int) -> None:
+        try:
+            self._bound.check(num_bytes, self._held)
+        except ApiError as error:
+            self.error = error
 
     async def receive(self) -> MutableMapping[str, Any]:
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
+            self._count(message)
         except TimeoutError:
-            self.is_late = True
-            return {"type": "http.disconnect"}
-        self._count(message)
-        return {"type": "http.disconnect"} if self.is_exceeded else message
+            self.error = too_slow()
+        except ApiError as error:
+            self.error = error
+        return {"type": "http.disconnect"} if self.error else message
 
     def _count(self, message: MutableMapping[str, Any]) -> None:
         num_bytes = len(message.get("body", b""))
-        self._num_left -= num_bytes
+        self._num_bytes += num_bytes
+        self._bound.check(self._num_bytes, self._held)
         if not message.get("more_body", False):
             self._deadline = None
         elif self._deadline is not None:
@@ -67,37 +76,45 @@ class Bound:
     code: str
     what: str
     max_bytes: int
+    # Of it in memory; the rest is on disk.
+    max_held_bytes: int
     overhead_bytes: int = 0
+
+    def check(self, num_bytes: int, held: HeldBody) -> None:
+        """Raises ApiError 413, or 503 when bodies have no room left."""
+        if num_bytes > self.max_bytes + self.overhead_bytes:
+            raise too_large(self)
+        held.grow_to(min(num_bytes, self.max_held_bytes))
 
 
 def bound_of(scope: Scope) -> Bound:
     kind = dict(scope["headers"]).get(b"content-type", b"").lower()
     if not kind.startswith(b"multipart/form-data"):
-        return Bound("too_large", "request body", settings.MAX_BODY_BYTES)
+        limit = settings.MAX_BODY_BYTES
+        return Bound("too_large", "request body", limit, max_held_bytes=limit)
+    spool = settings.FILE_UPLOAD_MAX_MEMORY_SIZE
     if PART_PATH.search(scope["path"]):
-        return Bound("part_too_large", "part", settings.MAX_PART_BYTES, MULTIPART_OVERHEAD_BYTES)
+        limit = settings.MAX_PART_BYTES
+        return Bound("part_too_large", "part", limit, spool, MULTIPART_OVERHEAD_BYTES)
     limit = settings.MAX_UPLOAD_BYTES
-    return Bound("upload_too_large", "upload", limit, MULTIPART_OVERHEAD_BYTES)
+    return Bound("upload_too_large", "upload", limit, spool, MULTIPART_OVERHEAD_BYTES)
 
 
 async def bounded(app: App, scope: Scope, receive: Receive, send: Send) -> None:
-    """app's answer, or 413: at once for a length that is announced, else when it is reached; 408
-    when it comes too slowly.
+    """app's answer, or what stands against the body: 413 or 503, at once by the length that is
+    announced, else as it comes; 408 when it comes too slowly.
     """
     headers, bound = dict(scope["headers"]), bound_of(scope)
-    is_openai = scope["path"].startswith("/v1/")
-    max_bytes = bound.max_bytes + bound.overhead_bytes
-    if int(headers.get(b"content-length", b"0")) <= max_bytes:
-        body = CountedBody(receive, max_bytes)
-        await app(scope, body.receive, send)
-        if body.is_late:
-            await refuse(too_slow(), is_openai, send)
-            await send({"type": "http.response.body", "body": b""})
-        if body.is_late or not body.is_exceeded:
-            return
-    await refuse(too_large(bound), is_openai, send)
-    # One that asks before it sends waits for this answer.
-    if b"expect" not in headers:
+    with runtime_of(scope).bodies.held() as held:
+        body = CountedBody(receive, bound, held)
+        body.announce(int(headers.get(b"content-length", b"0")))
+        if body.error is None:
+            await app(scope, body.receive, send)
+    if body.error is None:
+        return
+    await refuse(body.error, scope["path"].startswith("/v1/"), send)
+    # One that is late sends nothing; one that asks before it sends waits for this answer.
+    if body.error.status != TOO_LATE and b"expect" not in headers:
         await linger(receive)
     await send({"type": "http.response.body", "body": b""})
 
@@ -111,7 +128,7 @@ def too_slow() -> ApiError:
         f"The body came too slowly: expected {settings.MIN_UPLOAD_BYTES_PER_S} bytes/s, "
         f"after the first {settings.BODY_TIMEOUT_S} s."
     )
-    return ApiError("request_timeout", 408, message)
+    return ApiError("request_timeout", TOO_LATE, message)
 
 
 async def refuse(error: ApiError, is_openai: bool, send: Send) -> None:
@@ -126,7 +143,7 @@ async def refuse(error: ApiError, is_openai: bool, send: Send) -> None:
         # What is left unread must not be taken for the next request.
         "connection": "close",
     }
-    raw = [(name.encode(), value.encode()) for name, value in head.items()]
+    raw = [(name.encode(), value.encode()) for name, value in (error.headers | head).items()]
     await send({"type": "http.response.start", "status": error.status, "headers": raw})
     await send({"type": "http.response.body", "body": answer, "more_body": True})
 

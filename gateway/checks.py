@@ -10,10 +10,12 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
 from adapters.dialects import split_url
+from gateway.bodies import LARGE_SHARE
 
 MIN_PORT, MAX_PORT = 1, 65535
 POSITIVE = (
-    *("DEFAULT_MAX_TOKENS", "MAX_BODY_BYTES", "NUM_REPLICAS_PER_ADAPTER", "NUM_WEB_WORKERS"),
+    *("DEFAULT_MAX_TOKENS", "MAX_CHOICES", "MAX_BODY_BYTES", "MAX_BODIES_BYTES"),
+    *("NUM_REPLICAS_PER_ADAPTER", "NUM_WEB_WORKERS"),
     *("UPSTREAM_IDLE_TIMEOUT_S", "BODY_TIMEOUT_S", "MIN_UPLOAD_BYTES_PER_S"),
     *("HEAD_TIMEOUT_S", "KEEP_ALIVE_TIMEOUT_S", "WRITE_TIMEOUT_S"),
     *("MAX_SOCKETS_PER_TENANT", "MAX_GENERATIONS_PER_SOCKET", "SOCKET_IDLE_TIMEOUT_S"),
@@ -70,6 +72,13 @@ def check_numbers() -> Iterator[CheckMessage]:
     if settings.MAX_HEADERS > MAX_SOCKET_HEADERS:
         message = f"MAX_HEADERS: expected at most {MAX_SOCKET_HEADERS}, got {settings.MAX_HEADERS}."
         yield Error(message, hint="A WebSocket's handshake takes no more.", id="gateway.E009")
+    if settings.MAX_BODY_BYTES > settings.MAX_BODIES_BYTES * LARGE_SHARE:
+        yield Error(
+            f"MAX_BODY_BYTES: expected at most {LARGE_SHARE:.0%} of MAX_BODIES_BYTES, got "
+            f"{settings.MAX_BODY_BYTES} of {settings.MAX_BODIES_BYTES}.",
+            hint="The largest request would never find room.",
+            id="gateway.E011",
+        )
     if not 0 < settings.CACHE_TTL_S <= 1:
         yield Error(
             f"CACHE_TTL_S: expected above 0 and at most 1, got {settings.CACHE_TTL_S}.",

@@ -195,8 +195,10 @@ async def generate(
     runtime: Runtime, principal: Principal, body: dict[str, Any], tape: Tape
 ) -> None:
     """One chat completion onto its tape. What it raises is the tape's last frame."""
-    with observed(), runtime.slot():
+    with observed(), runtime.slot(), runtime.bodies.held() as held:
         ask = parse_ask("chat.completions", {**body, "stream": True})
+        # Its frame's bytes, nearly.
+        held.grow_to(ask.num_prompt_tokens_bound)
         async with (
             admit(runtime, principal, ask, secrets.token_hex(16)) as generation,
             aclosing(generation.chunks()) as chunks,

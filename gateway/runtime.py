@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from adapters.access import Resolved
 from gateway import invalidation, metrics
+from gateway.bodies import Bodies
 from gateway.caches import TenantCache
 from gateway.database import checkpoint_forever
 from gateway.far_tapes import FarTapes
@@ -62,6 +63,7 @@ class Runtime:
         self._loops: list[asyncio.Task[None]] = []
         self._writing: asyncio.Task[None] | None = None
         self._num_streams = 0
+        self.bodies = Bodies()
         self.tapes = Tapes()
         self.far_tapes = FarTapes(self.tapes, self.redis, self.spawn)
         # Open WebSockets: how many a tenant has, and those without a known caller, oldest first.

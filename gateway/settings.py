@@ -250,6 +250,8 @@ DEFAULT_MAX_TOKENS = env_int("DEFAULT_MAX_TOKENS", 512)
 # Of `n` and `best_of`: what our engine takes. A request is refused before anything is reserved.
 MAX_CHOICES = env_int("MAX_CHOICES", 16)
 MAX_BODY_BYTES = env_int("MAX_BODY_BYTES", 4 * 2**20)
+# Of all that one web process holds at once, while they come and until they are answered.
+MAX_BODIES_BYTES = env_int("MAX_BODIES_BYTES", 256 * 2**20)
 # A body of /v1 comes whole within BODY_TIMEOUT_S; an upload has so long, and a second more for each
 # MIN_UPLOAD_BYTES_PER_S that came.
 BODY_TIMEOUT_S = env_int("BODY_TIMEOUT_S", 60)

@@ -142,10 +142,11 @@ async def completions(runtime: Runtime, request: Request) -> None:
 
 async def complete(runtime: Runtime, request: Request, endpoint: Endpoint) -> None:
     principal = await principal_of(runtime, request)
-    ask = parse_ask(endpoint, parse_json(await request.read_body()))
-    answer = stream if ask.is_stream else whole
-    with runtime.slot():
-        await until_gone(request, answer(runtime, request, principal, ask))
+    with runtime.bodies.held() as held:
+        ask = parse_ask(endpoint, parse_json(await request.read_body(held)))
+        answer = stream if ask.is_stream else whole
+        with runtime.slot():
+            await until_gone(request, answer(runtime, request, principal, ask))
 
 
 async def until_gone(request: Request, work: Awaitable[None]) -> None:

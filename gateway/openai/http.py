@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 from django.conf import settings
 
+from gateway.bodies import HeldBody
 from gateway.openai.errors import error_body
 from tenants.errors import ApiError
 
@@ -68,8 +69,9 @@ class Request:
             self.answer_headers["access-control-allow-origin"] = str(origin)
             self.answer_headers["access-control-expose-headers"] = EXPOSED_HEADERS
 
-    async def read_body(self) -> bytes:
-        """The body; 413 as soon as it is known to be too long, 415 for an encoded one.
+    async def read_body(self, held: HeldBody) -> bytes:
+        """The body; 413 as soon as it is known to be too long, 503 when there is no room for it,
+        415 for an encoded one.
 
         Media types are not judged.
         """
@@ -77,30 +79,31 @@ class Request:
             raise ApiError("unsupported_media_type", 415, "Send the body without content-encoding.")
         try:
             async with asyncio.timeout(settings.BODY_TIMEOUT_S):
-                return await self._read_parts()
+                return await self._read_parts(held)
         except TimeoutError:
             message = f"The request body did not arrive within {settings.BODY_TIMEOUT_S} s."
             raise ApiError(
                 "request_timeout", 408, message, headers={"connection": "close"}
             ) from None
 
-    async def _read_parts(self) -> bytes:
-        announced = int(self.headers.get("content-length", "0"))
+    async def _read_parts(self, held: HeldBody) -> bytes:
         parts = bytearray()
-        if announced > settings.MAX_BODY_BYTES:
+        try:
+            make_room(held, int(self.headers.get("content-length", "0")))
+            while True:
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                parts += message.get("body", b"")
+                make_room(held, len(parts))
+                if not message.get("more_body", False):
+                    return bytes(parts)
+        except ApiError as error:
+            parts.clear()
             await self._discard()
-            raise too_large()
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            parts += message.get("body", b"")
-            if len(parts) > settings.MAX_BODY_BYTES:
-                del parts
-                await self._discard()
-                raise too_large()
-            if not message.get("more_body", False):
-                return bytes(parts)
+            # What is left unread must not be taken for the next request.
+            error.headers["connection"] = "close"
+            raise
 
     async def _discard(self) -> None:
         """Read on for a moment: a client that is cut off while it sends never sees the answer."""
@@ -153,7 +156,12 @@ class Request:
         await self.write(b"", more=False)
 
 
+def make_room(held: HeldBody, num_bytes: int) -> None:
+    if num_bytes > settings.MAX_BODY_BYTES:
+        raise too_large()
+    held.grow_to(num_bytes)
+
+
 def too_large() -> ApiError:
     message = f"The request body is larger than the limit of {settings.MAX_BODY_BYTES} bytes."
-    # What is left unread must not be taken for the next request.
-    return ApiError("request_too_large", 413, message, headers={"connection": "close"})
+    return ApiError("request_too_large", 413, message)

@@ -75,7 +75,7 @@ class FakeReplica:
         self._loop.close()
 
     async def _start(self) -> None:
-        app = web.Application()
+        app = web.Application(client_max_size=16 * 2**20)
         app.add_routes(
             [
                 web.get("/state", self._state),

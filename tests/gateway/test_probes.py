@@ -120,6 +120,7 @@ def test_the_page(settings: Any, tmp_path: Path) -> None:
         ("CACHE_TTL_S", 5.0, "gateway.E006"),
         ("WRITE_TIMEOUT_S", 0, "gateway.E005"),
         ("MAX_HEADERS", 129, "gateway.E009"),
+        ("MAX_BODIES_BYTES", 5 * 2**20, "gateway.E011"),
         ("CORS_ORIGINS", ["*"], "gateway.E007"),
         ("CSRF_TRUSTED_ORIGINS", ["https://a.example/path"], "gateway.E007"),
     ],
