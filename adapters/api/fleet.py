@@ -11,9 +11,14 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from adapters import drain, registry
-from adapters.api.serializers import AdapterSerializer, ReplicaSerializer, with_counts
+from adapters.api.serializers import (
+    AdapterSerializer,
+    FleetEventSerializer,
+    ReplicaSerializer,
+    with_counts,
+)
 from adapters.keeping import set_keep
-from adapters.models import Adapter, Keep, Replica
+from adapters.models import Adapter, FleetEvent, Keep, Replica
 from tenants.api.errors import errors
 from tenants.api.pagination import Pagination
 from tenants.api.parsers import JSONParser
@@ -35,6 +40,21 @@ class FleetView(APIView):
         rows = Replica.objects.prefetch_related("placements")
         page = pagination.paginate_queryset(rows, request, view=self)
         return pagination.get_paginated_response(ReplicaSerializer(page, many=True).data)
+
+
+class FleetEventsView(APIView):
+    permission_classes = [IsAdminUser]
+    pagination_class = Pagination
+
+    @extend_schema(
+        operation_id="fleet_events",
+        responses={200: FleetEventSerializer(many=True), **errors(401, 403)},
+        description="What operators did to the fleet, newest first.",
+    )
+    def get(self, request: Request) -> Response:
+        pagination = self.pagination_class()
+        page = pagination.paginate_queryset(FleetEvent.objects.all(), request, view=self)
+        return pagination.get_paginated_response(FleetEventSerializer(page, many=True).data)
 
 
 class AnnouncementSerializer(serializers.Serializer[Any]):

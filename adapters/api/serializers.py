@@ -12,6 +12,7 @@ from adapters.models import (
     AdapterVersion,
     Canary,
     CanaryState,
+    FleetEvent,
     Keep,
     Placement,
     PlacementState,
@@ -195,6 +196,13 @@ class ReplicaSerializer(serializers.ModelSerializer[Replica]):
     @extend_schema_field(serializers.DictField())
     def get_state(self, replica: Replica) -> dict[str, Any]:
         return dict(replica.state)
+
+
+class FleetEventSerializer(serializers.ModelSerializer[FleetEvent]):
+    class Meta:
+        model = FleetEvent
+        fields = ["at", "actor", "action", "target"]
+        read_only_fields = fields
 
 
 def with_counts(rows: QuerySet[Adapter]) -> QuerySet[Adapter]:

@@ -2,7 +2,14 @@ from django.urls import path
 
 from adapters.api import canary, evaluations, imports, upload_parts, views
 from adapters.api.aliases import AliasesView, AliasView
-from adapters.api.fleet import AnnounceView, DrainView, FleetView, KeepView, ResumeView
+from adapters.api.fleet import (
+    AnnounceView,
+    DrainView,
+    FleetEventsView,
+    FleetView,
+    KeepView,
+    ResumeView,
+)
 from adapters.api.profile import ProfileView
 
 ADAPTERS = "tenants/<slug:tenant>/adapters/"
@@ -15,6 +22,7 @@ UPLOAD = UPLOADS + "<str:upload_id>/"
 
 urlpatterns = [
     path("fleet/", FleetView.as_view(), name="fleet"),
+    path("fleet/events/", FleetEventsView.as_view(), name="fleet-events"),
     path("fleet/announce/", AnnounceView.as_view(), name="fleet-announce"),
     path("fleet/keep/<slug:tenant>/<str:name>/", KeepView.as_view(), name="keep"),
     path("fleet/<int:replica_id>/drain/", DrainView.as_view(), name="fleet-drain"),

@@ -14,7 +14,7 @@ from tenants.api.errors import errors
 from tenants.api.fields import LimitsSerializer, TotalsSerializer
 from tenants.api.pagination import Pagination
 from tenants.auth import KEY_ROLE, KEYS, READ, Principal
-from tenants.billing.periods import Period, month_of
+from tenants.billing.periods import Period, day_of, month_of
 from tenants.billing.summary import totals
 from tenants.limits import LIMIT_COLUMNS, lower
 from tenants.models import KeyScope, Plan, Role, Tenant, User
@@ -62,6 +62,7 @@ class TenantDetailSerializer(serializers.Serializer[Any]):
         help_text="What the caller may do here.",
     )
     usage_this_month = TotalsSerializer(help_text="The calendar month, UTC.")
+    usage_today = TotalsSerializer(help_text="The calendar day, UTC.")
     created_at = serializers.DateTimeField()
 
 
@@ -97,6 +98,7 @@ class TenantDetailView(TenantView):
     def get(self, request: Request, tenant: str) -> Response:
         """The tenant, its limits, and what the caller may do there."""
         row = Tenant.objects.select_related("plan").get(id=self.principal.tenant_id)
+        now = timezone.now()
         detail = {
             "slug": row.slug,
             "name": row.name,
@@ -106,7 +108,8 @@ class TenantDetailView(TenantView):
             },
             "role": self.principal.role,
             "permissions": sorted(self.principal.scopes),
-            "usage_this_month": totals(Period.of_month(month_of(timezone.now()))),
+            "usage_this_month": totals(Period.of_month(month_of(now))),
+            "usage_today": totals(Period.named(day_of(now))),
             "created_at": row.created_at,
         }
         return Response(TenantDetailSerializer(detail).data)

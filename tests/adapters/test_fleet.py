@@ -141,6 +141,11 @@ def test_who_drained_and_resumed_stays_written(
         ("olga", "replica.resumed", replica.url),
         ("oscar", "replica.drained", replica.url),
     ]
+    shown = admin_client.get("/api/fleet/events/").json()["results"]
+    assert [tuple(one[name] for name in ("actor", "action", "target")) for one in shown] == [*told]
+    # Neither a tenant's owner nor nobody sees it.
+    assert client.get("/api/fleet/events/").status_code == 403
+    assert Client().get("/api/fleet/events/").status_code == 401
     where = "/admin/adapters/fleetevent/"
     assert "oscar" in admin_client.get(where).content.decode()
     assert client.get(where).status_code == 302

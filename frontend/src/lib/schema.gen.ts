@@ -71,6 +71,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/fleet/events/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description What operators did to the fleet, newest first. */
+        get: operations["fleet_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/fleet/keep/{tenant}/{name}/": {
         parameters: {
             query?: never;
@@ -889,6 +906,13 @@ export interface components {
             /** @description The Hugging Face repository it was imported from. */
             source?: components["schemas"]["Source"];
         };
+        FleetEvent: {
+            /** Format: date-time */
+            readonly at: string;
+            readonly actor: string;
+            readonly action: string;
+            readonly target: string;
+        };
         /** @description A field that is not known is an error, not ignored. */
         Gate: {
             gate: components["schemas"]["GateEnum"];
@@ -1243,6 +1267,21 @@ export interface components {
              */
             previous?: string | null;
             results: components["schemas"]["Evaluation"][];
+        };
+        PaginatedFleetEventList: {
+            /** @example 123 */
+            count: number;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=400&limit=100
+             */
+            next?: string | null;
+            /**
+             * Format: uri
+             * @example http://api.example.org/accounts/?offset=200&limit=100
+             */
+            previous?: string | null;
+            results: components["schemas"]["FleetEvent"][];
         };
         PaginatedImportList: {
             /** @example 123 */
@@ -1613,6 +1652,8 @@ export interface components {
             permissions: components["schemas"]["PermissionsEnum"][];
             /** @description The calendar month, UTC. */
             usage_this_month: components["schemas"]["Totals"];
+            /** @description The calendar day, UTC. */
+            usage_today: components["schemas"]["Totals"];
             /** Format: date-time */
             created_at: string;
         };
@@ -1987,6 +2028,46 @@ export interface operations {
                 };
             };
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    fleet_events: {
+        parameters: {
+            query?: {
+                /** @description Number of results to return per page. */
+                limit?: number;
+                /** @description The initial index from which to return the results. */
+                offset?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PaginatedFleetEventList"];
+                };
+            };
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };

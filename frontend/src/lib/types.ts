@@ -30,3 +30,4 @@ export type UsageSummary = Schemas["Summary"];
 export type Notice = Schemas["Notice"];
 export type AuditEvent = Schemas["Audit"];
 export type Replica = Schemas["Replica"];
+export type FleetEvent = Schemas["FleetEvent"];

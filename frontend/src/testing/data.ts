@@ -189,5 +189,6 @@ export const TENANT: TenantDetail = {
   role: "owner",
   permissions: ["admin", "adapters", "inference", "keys", "read", "usage"],
   usage_this_month: TOTALS,
+  usage_today: TOTALS,
   created_at: NOW,
 };

@@ -1,7 +1,9 @@
+from datetime import UTC
 from decimal import Decimal
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from tenants.audit import Actor
 from tenants.keys import create_key
@@ -36,6 +38,7 @@ def test_detail(client: Client) -> None:
     client.force_login(make_bob())
     settled(opened(price=make_price("1", "1", "1")), "finished", 10, 4, 5)
     body = client.get("/api/tenants/acme/").json()
+    assert body["usage_today"] == body["usage_this_month"]
     assert body["plan"] == {
         "name": "standard",
         "slug": "standard",
@@ -64,6 +67,17 @@ def test_detail(client: Client) -> None:
         "cost": "0.000015",
     }
     assert "cache_salt" not in body
+
+
+def test_a_day_and_its_month_are_summed_apart(client: Client) -> None:
+    client.force_login(make_bob())
+    noon = timezone.now().astimezone(UTC).replace(hour=12)
+    # Of the same month, and never today.
+    another = noon.replace(day=2 if noon.day == 1 else 1)
+    settled(opened(price=make_price("1", "1", "1"), started_at=another), "finished", 10, 4, 5)
+    body = client.get("/api/tenants/acme/").json()
+    assert body["usage_this_month"]["completion_tokens"] == 5
+    assert body["usage_today"]["num_requests"] == 0
 
 
 def test_who_sees_which(client: Client) -> None:

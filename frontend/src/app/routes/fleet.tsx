@@ -1,5 +1,7 @@
+import { Stack } from "@mantine/core";
 import { PageHeader } from "@/components/page-header";
 import { useTitle } from "@/components/use-title";
+import { FleetEvents } from "@/features/fleet/components/fleet-events";
 import { FleetOverview } from "@/features/fleet/components/fleet-overview";
 
 export function FleetPage() {
@@ -10,7 +12,10 @@ export function FleetPage() {
         title="Fleet"
         description="The inference replicas as the gateway sees them: health, load, and which adapters they hold."
       />
-      <FleetOverview />
+      <Stack gap="md">
+        <FleetOverview />
+        <FleetEvents />
+      </Stack>
     </>
   );
 }

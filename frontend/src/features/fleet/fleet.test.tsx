@@ -1,7 +1,7 @@
 import { screen, waitFor, within } from "@testing-library/react";
 import { http, HttpResponse } from "msw";
 import { expect, test } from "vitest";
-import type { Replica } from "@/lib/types";
+import type { FleetEvent, Replica } from "@/lib/types";
 import { SESSION } from "@/testing/data";
 import { renderAt } from "@/testing/render";
 import { page, SESSION_URL, server } from "@/testing/server";
@@ -28,11 +28,20 @@ function aReplica(fields: Partial<Replica> = {}): Replica {
 test("draining asks first, shows, and is undone", async () => {
   let replica = aReplica();
   const acts: unknown[] = [];
+  const events: FleetEvent[] = [];
   server.use(
     http.get(SESSION_URL, () => HttpResponse.json(OPERATOR)),
     http.get(FLEET_URL, () => page([replica])),
+    http.get(`${FLEET_URL}events/`, () => page(events)),
     http.post(`${FLEET_URL}:id/:act/`, ({ params }) => {
       acts.push([params.id, params.act]);
+      const action = params.act === "drain" ? "replica.drained" : "replica.resumed";
+      events.unshift({
+        at: `2026-03-05T11:0${acts.length}:00Z`,
+        actor: "oscar",
+        action,
+        target: replica.url,
+      });
       const isDraining = params.act === "drain";
       replica = isDraining
         ? aReplica({ draining_since: "2026-03-05T11:00:00Z", drained_by: "oscar" })
@@ -41,6 +50,7 @@ test("draining asks first, shows, and is undone", async () => {
     }),
   );
   const { user } = renderAt("/fleet");
+  expect(screen.queryByRole("table", { name: "What operators did" })).not.toBeInTheDocument();
   await user.click(await screen.findByRole("button", { name: `Drain ${replica.url}` }));
   expect(acts).toEqual([]);
   const dialog = await screen.findByRole("dialog");
@@ -52,5 +62,12 @@ test("draining asks first, shows, and is undone", async () => {
   expect(acts).toEqual([
     ["7", "drain"],
     ["7", "resume"],
+  ]);
+  const rows = within(await screen.findByRole("table", { name: "What operators did" }));
+  await rows.findByText("replica.resumed");
+  const said = rows.getAllByRole("row").slice(1);
+  expect(said.map((row) => row.textContent)).toEqual([
+    expect.stringMatching(/oscarreplica\.resumedhttp:\/\/10\.0\.0\.1:8100$/),
+    expect.stringMatching(/oscarreplica\.drainedhttp:\/\/10\.0\.0\.1:8100$/),
   ]);
 });
