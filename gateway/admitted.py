@@ -10,7 +10,7 @@ from gateway.openai.schema import Ask
 from tenants.auth import Principal
 from tenants.metering import UsageStart
 from tenants.prices import PriceBook
-from tenants.quota import Reservation
+from tenants.reservation import Reservation
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import redis.asyncio
 from django.conf import settings
@@ -39,11 +39,11 @@ from tenants.errors import ApiError
 from tenants.limits import NO_LIMITS, Limits
 from tenants.notices import Mark, SoftLimits, tell
 from tenants.recount import PeriodLedger, read_ledger
+from tenants.reservation import Reservation, unknown
 from tenants.script_calls import ScriptCalls
 
 log = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
 # Of a tenant, or of a family of its keys, in a day or month.
 Ledger = Callable[[int, int | None, str], Awaitable[PeriodLedger]]
 
@@ -51,25 +51,6 @@ HOLD_S = 60.0
 # Longer than any request may run: what is held longer was forgotten, and is let go.
 MAX_HOLD_S = 3600.0
 TIMEOUT_S = 2.0
-
-
-@dataclass(frozen=True)
-class Reservation:
-    """What is held for one request. headers: x-ratelimit-* for its answer.
-
-    scopes: the tenant (None) and its key's family, each with its limits.
-    """
-
-    tenant_id: int
-    family_id: int | None
-    request_id: str
-    day: str
-    num_tokens: int
-    cost_nanos: int
-    has_budget: bool
-    generation: str
-    headers: dict[str, str] = field(default_factory=dict)
-    scopes: tuple[tuple[int | None, Limits], ...] = ()
 
 
 class Quota:
@@ -91,7 +72,7 @@ class Quota:
             decode_responses=True,
         )
         scripts = {verb: source(verb) for verb in VERBS}
-        self._scripts = ScriptCalls(self._client, scripts)
+        self._scripts = ScriptCalls(self._client, scripts, TIMEOUT_S)
         self._ledger = ledger
         self._clock_ms = clock_ms
         self._hold_ms = int(hold_s * 1000)
@@ -110,11 +91,10 @@ class Quota:
         Raises ApiError 429 (rate_limit_exceeded, insufficient_quota), 503 (quota_unavailable). If
         the caller is cancelled meanwhile, what was held is released.
         """
-        work = self._spawn(self._reserve(principal, request_id, num_tokens, cost_nanos))
         try:
-            reservation = await asyncio.shield(work)
+            reservation = await self._reserve(principal, request_id, num_tokens, cost_nanos)
         except asyncio.CancelledError:
-            self._spawn(self._undo(work))
+            self._spawn(self._undo(principal, request_id))
             raise
         self._open[request_id] = (reservation, time.monotonic())
         if self._beating is None:
@@ -125,16 +105,17 @@ class Quota:
         """Replace the bounds by what was used, once; a second call changes nothing.
 
         Also for a hold that has expired. Never raises for the store's sake: it is retried until the
-        store is back, and the budget is then counted from the ledger again.
+        store is back, and the budget is then counted from the ledger again. A caller that is
+        cancelled leaves it to the background.
         """
-        await asyncio.shield(self._spawn(self._settle(reservation, num_tokens, cost_nanos)))
+        await self._finish(reservation, num_tokens, cost_nanos)
 
     async def release(self, reservation: Reservation) -> None:
         """Give everything back, the request included.
 
         It never ran. After settle() it does nothing.
         """
-        await asyncio.shield(self._spawn(self._settle(reservation, 0, 0, is_refund=True)))
+        await self._finish(reservation, 0, 0, is_refund=True)
 
     async def abandon(
         self, tenant_id: int, family_id: int | None, request_id: str, day: str, num_tokens: int
@@ -143,8 +124,7 @@ class Quota:
 
         The ledger has its cost already: the day and month are counted from there again.
         """
-        held = Reservation(tenant_id, family_id, request_id, day, 0, 0, True, generation="")
-        await self._settle(held, num_tokens, None)
+        await self._settle(unknown(tenant_id, family_id, request_id, day), num_tokens, None)
 
     async def close(self) -> None:
         """Wait for what is under way, then close the connections.
@@ -209,6 +189,16 @@ class Quota:
             args = [period, ledger.num_tokens, ledger.spent_nanos, ids]
             await self._run("rebuild", tenant_id, whose, "rebuild", day, args)
 
+    async def _finish(
+        self, held: Reservation, num_tokens: int, cost_nanos: int, is_refund: bool = False
+    ) -> None:
+        try:
+            await self._settle(held, num_tokens, cost_nanos, is_refund)
+        except asyncio.CancelledError:
+            # It may not have been sent yet. To settle again changes nothing.
+            self._spawn(self._settle(held, num_tokens, cost_nanos, is_refund))
+            raise
+
     async def _settle(
         self,
         held: Reservation,
@@ -234,9 +224,10 @@ class Quota:
         for mark, used in news:
             self._spawn(self._soft_limits.say(mark, used))
 
-    async def _undo(self, work: asyncio.Task[Reservation]) -> None:
-        with suppress(ApiError):
-            await self.release(await work)
+    async def _undo(self, principal: Principal, request_id: str) -> None:
+        """Of a caller that left before it was told: whether anything was held is not known."""
+        held = unknown(principal.tenant_id, principal.family_id, request_id, self._today())
+        await self._settle(held, 0, 0, is_refund=True)
 
     async def _run(
         self, verb: str, tenant_id: int, family_id: int | None, name: str, day: str, args: list[Any]
@@ -256,12 +247,10 @@ class Quota:
             raise store_unavailable()
         return reply
 
-    def _spawn(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
-        # A call that its caller left goes on to read its reply, so nobody else ever reads it.
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        return task
 
     async def _beat_forever(self) -> None:
         while True:

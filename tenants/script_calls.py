@@ -1,113 +1,152 @@
-"""Lua scripts of the counter store, called by many at once over few round trips."""
+"""Lua scripts of the counter store, called by many at once over one connection."""
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import hiredis
 import redis.asyncio
-from redis.exceptions import ConnectionError, NoScriptError, RedisError, ResponseError
+from redis import exceptions
+from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
-MAX_CALLS = 256
 # A connection that the server closed is noticed by using it: its calls are sent once more.
 MAX_ATTEMPTS = 2
-
-
-@dataclass(frozen=True)
-class Call:
-    script: str
-    keys: Sequence[str]
-    args: Sequence[Any]
-    reply: "asyncio.Future[Any]"
+NOTHING = object()
 
 
 class ScriptCalls:
-    """What is called while a trip is under way goes together with the next: a call of many costs
-    a quarter of one by itself.
+    """Each call is written at once and waits for its reply alone, by no lock, pool or task: a turn
+    of a busy loop takes milliseconds, and each of those would cost one. What is called in one turn
+    goes out together.
 
-    One connection, used by one trip at a time: the client's pool, locks and pipelines would cost
-    as much as the trip. A call whose caller left goes on, and its reply is dropped. One an event
-    loop; close() it.
+    A call whose caller left has run, or will; its reply is dropped. One an event loop; close() it.
     """
 
-    def __init__(self, client: "redis.asyncio.Redis", scripts: Mapping[str, str]) -> None:
-        """scripts: by name; each is idempotent."""
-        pool: Any = client.connection_pool
-        self._connection: Any = pool.make_connection()
+    def __init__(
+        self, client: "redis.asyncio.Redis", scripts: Mapping[str, str], timeout_s: float
+    ) -> None:
+        """scripts: by name; each is idempotent. timeout_s: of a connection, and of a reply."""
+        self._pool: Any = client.connection_pool
         self._scripts = {name: client.register_script(text) for name, text in scripts.items()}
-        self._waiting: list[Call] = []
-        self._travelling: asyncio.Task[None] | None = None
+        self._timeout_s = timeout_s
+        self._wire: Wire | None = None
+        self._connecting: asyncio.Task[Wire] | None = None
 
     async def close(self) -> None:
-        """Wait for the trips under way, then disconnect; the next call connects again."""
-        if self._travelling is not None:
-            await self._travelling
-        await self._connection.disconnect()
+        """Disconnect, once nobody waits for a reply; the next call connects again."""
+        if self._connecting is not None:
+            await asyncio.wait((self._connecting,))
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            await wire.drained()
+            wire.cut()
 
-    async def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+    async def call(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """The reply of the script of this name.
 
         Raises RedisError or OSError, the store's or the way's to it.
         """
-        reply = asyncio.get_running_loop().create_future()
-        self._waiting.append(Call(script, keys, args, reply))
-        if self._travelling is None:
-            self._travelling = asyncio.create_task(self._travel())
-        return await reply
-
-    async def _travel(self) -> None:
-        while self._waiting:
-            calls, self._waiting = self._waiting[:MAX_CALLS], self._waiting[MAX_CALLS:]
-            try:
-                replies = await self._trip(calls)
-            except Exception as error:  # noqa: BLE001 Each caller raises it.
-                replies = [error] * len(calls)
-            for call, reply in zip(calls, replies, strict=True):
-                answer(call, reply)
-        self._travelling = None
-
-    async def _trip(self, calls: Sequence[Call]) -> list[Any]:
-        replies = await self._send([self._command(call) for call in calls])
-        missing = [n for n, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-        if missing:
-            # The store was restarted. Nothing of these calls has run.
-            names = {calls[number].script for number in missing}
-            loads = [("SCRIPT LOAD", self._scripts[name].script) for name in names]
-            again = loads + [self._command(calls[number]) for number in missing]
-            late = (await self._send(again))[len(loads) :]
-            for number, reply in zip(missing, late, strict=True):
-                replies[number] = reply
-        return replies
-
-    def _command(self, call: Call) -> tuple[Any, ...]:
-        sha = self._scripts[call.script].sha
-        return ("EVALSHA", sha, len(call.keys), *call.keys, *call.args)
-
-    async def _send(self, commands: Sequence[tuple[Any, ...]], attempt: int = 1) -> list[Any]:
-        connection = self._connection
+        script = self._scripts[name]
+        command = ("EVALSHA", script.sha, len(keys), *keys, *args)
         try:
-            await connection.connect()
-            packed = connection.pack_commands(commands)
-            await connection.send_packed_command(packed, check_health=False)
-            return [await self._read() for _ in commands]
-        except (RedisError, OSError) as error:
-            # Replies may be on their way still: nobody may read them as another's.
-            await connection.disconnect(nowait=True)
-            if attempt == MAX_ATTEMPTS or not isinstance(error, ConnectionError):
+            return await self._ask(command)
+        except NoScriptError:
+            # The store was restarted. Nothing of this call has run.
+            await self._ask(("SCRIPT", "LOAD", script.script))
+            return await self._ask(command)
+
+    async def _ask(self, command: tuple[Any, ...], attempt: int = 1) -> Any:
+        wire = self._wire
+        if wire is None or wire.is_cut:
+            wire = await self._connect()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await wire.ask(command)
+        except TimeoutError as error:
+            wire.cut()
+            raise exceptions.TimeoutError(f"no reply within {self._timeout_s} s") from error
+        except ConnectionError:
+            if attempt == MAX_ATTEMPTS:
                 raise
-            return await self._send(commands, attempt + 1)
+            return await self._ask(command, attempt + 1)
 
-    async def _read(self) -> Any:
-        try:
-            return await self._connection.read_response()
-        except ResponseError as error:
-            return error
+    async def _connect(self) -> "Wire":
+        """All that call meanwhile share one attempt."""
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._open())
+            self._connecting.add_done_callback(self._connected)
+        return await asyncio.shield(self._connecting)
+
+    async def _open(self) -> "Wire":
+        """The library finds the way, encrypts and logs in; from then on the transport is ours."""
+        connection = self._pool.make_connection()
+        await connection.connect()
+        writer, connection._writer, connection._reader = connection._writer, None, None
+        return Wire(writer)
+
+    def _connected(self, task: "asyncio.Task[Wire]") -> None:
+        self._connecting = None
+        # Its callers may all be gone when it fails: not an unretrieved error then.
+        if not task.cancelled() and task.exception() is None:
+            self._wire = task.result()
 
 
-def answer(call: Call, reply: Any) -> None:
-    if call.reply.done():
+class Wire(asyncio.Protocol):
+    """One connection: commands out, and replies in, in the same order."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        # Kept: a writer that is forgotten closes its transport.
+        self._writer = writer
+        self._reader = hiredis.Reader(
+            encoding="utf-8", replyError=reply_error, notEnoughData=NOTHING
+        )
+        self._waiting: deque[asyncio.Future[Any]] = deque()
+        self.is_cut = writer.transport.is_closing()
+        writer.transport.set_protocol(self)
+
+    def ask(self, command: tuple[Any, ...]) -> "asyncio.Future[Any]":
+        """Its reply; ConnectionError if the connection is lost before it."""
+        reply = asyncio.get_running_loop().create_future()
+        if self.is_cut:
+            reply.set_exception(ConnectionError("the connection was lost"))
+            return reply
+        self._waiting.append(reply)
+        self._writer.transport.write(hiredis.pack_command(command))
+        return reply
+
+    def cut(self) -> None:
+        """Late replies may be on their way: nobody may read them as another's."""
+        self.is_cut = True
+        self._writer.transport.abort()
+
+    async def drained(self) -> None:
+        if self._waiting:
+            await asyncio.wait(self._waiting)
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        while (reply := self._reader.gets()) is not NOTHING:
+            # What the server says unasked is no reply.
+            if isinstance(reply, hiredis.PushNotification):
+                continue
+            answer(self._waiting.popleft(), reply)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_cut = True
+        while self._waiting:
+            answer(self._waiting.popleft(), ConnectionError(f"the connection was lost: {exc}"))
+
+
+def reply_error(message: str) -> ResponseError:
+    kind = NoScriptError if message.startswith("NOSCRIPT") else ResponseError
+    return kind(message)
+
+
+def answer(waiting: "asyncio.Future[Any]", reply: Any) -> None:
+    if waiting.done():
         return
     if isinstance(reply, Exception):
-        call.reply.set_exception(reply)
+        waiting.set_exception(reply)
     else:
-        call.reply.set_result(reply)
+        waiting.set_result(reply)

@@ -11,8 +11,9 @@ import pytest_asyncio
 from tenants.auth import Principal
 from tenants.errors import ApiError
 from tenants.limits import NO_LIMITS, Limits
-from tenants.quota import Quota, Reservation
+from tenants.quota import Quota
 from tenants.recount import PeriodLedger
+from tenants.reservation import Reservation
 
 START_MS = 1_800_000_000_000
 MINUTE_MS = 60_000

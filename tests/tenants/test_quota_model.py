@@ -27,15 +27,15 @@ from hypothesis.stateful import (
 from tenants.auth import Principal
 from tenants.errors import ApiError
 from tenants.limits import Limits
-from tenants.quota import Quota, Reservation
+from tenants.quota import Quota
 from tenants.recount import PeriodLedger
+from tenants.reservation import Reservation
 from tests.services import start_valkey
 from tests.tenants.quota_model import HOLD_MS, MINUTE_MS, Request, Scope, World, has_minute
 from tests.tenants.test_quota import START_MS, caller
 
 HOUR_MS, DAY_MS = 60 * MINUTE_MS, 24 * 60 * MINUTE_MS
-NUM_GATEWAYS = 3
-NUM_TENANTS = 2
+NUM_GATEWAYS, NUM_TENANTS = 3, 2
 FAMILIES = (None, 1, 2)
 NUM_SCOPES = NUM_TENANTS * len(FAMILIES)
 # A month's last hour, so that an hour more is another day and month.
@@ -51,7 +51,7 @@ LIMITS = st.builds(
     tokens_per_day=st.none() | st.integers(500, 2000),
     tokens_per_month=st.none() | st.integers(1000, 3000),
 )
-# Of what there is: that depends on when connections were killed, and what is drawn must not.
+# Of what there is, which depends on when connections were killed: what is drawn must not.
 PICK = st.integers(0, 1000)
 WORDS = {
     "requests_per_minute": "requests per minute",

@@ -11,7 +11,8 @@ import pytest_asyncio
 
 from tenants.errors import ApiError
 from tenants.limits import Limits
-from tenants.quota import Quota, Reservation
+from tenants.quota import Quota
+from tenants.reservation import Reservation
 from tests.services import start_valkey
 from tests.tenants.test_quota import MINUTE_MS, Books, Clock, caller, forget_everything, refused
 

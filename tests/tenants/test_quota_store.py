@@ -13,7 +13,8 @@ import pytest
 
 from tenants.auth import Principal
 from tenants.errors import ApiError
-from tenants.quota import Quota, Reservation
+from tenants.quota import Quota
+from tenants.reservation import Reservation
 from tests.services import free_port, start_valkey
 from tests.tenants.test_quota import Books, caller, refused
 
