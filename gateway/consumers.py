@@ -46,6 +46,8 @@ class ChatConsumer(JsonSocket):
     async def connect(self) -> None:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._readers: dict[str, Reader] = {}
+        # What is being looked for; who cancels it takes it out, and it ends once it is found.
+        self._sought: set[str] = set()
         # Why the caller has no right to the socket any more.
         self._lost = ""
         await super().connect()
@@ -87,6 +89,8 @@ class ChatConsumer(JsonSocket):
         # What has just ended by itself cannot be cancelled any more: not an error.
         if reader := self._readers.get(name):
             reader.cancel()
+        elif name in self._sought:
+            self._sought.discard(name)
         elif task := self._running.get(name):
             task.cancel()
 
@@ -166,8 +170,14 @@ class ChatConsumer(JsonSocket):
         generation, after = text_field(frame, "generation"), int_field(frame, "after", 0)
         if generation is None or after is None:
             raise bad_request("resume: expected generation, and after: the last seq that arrived")
-        owner = owner_of(await self._current_principal())
-        reader = await self.runtime.far_tapes.attach(owner, generation, after)
+        self._sought.add(name)
+        try:
+            owner = owner_of(await self._current_principal())
+            reader = await self.runtime.far_tapes.attach(owner, generation, after)
+            if name not in self._sought:
+                reader.cancel()
+        finally:
+            self._sought.discard(name)
         await self._relay(name, reader, after, "resumed")
 
     async def _relay(self, name: str, reader: Reader, after: int, first: str) -> None:

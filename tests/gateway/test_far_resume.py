@@ -137,6 +137,21 @@ def test_cancel_reaches_it(stack: Stack, acme: Customer, webs: list[Web]) -> Non
     assert acme.usage(1)[0].status == "cancelled"
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_cancelled_before_it_is_found(
+    stack: Stack, acme: Customer, webs: list[Web], place: int
+) -> None:
+    pace(stack, 1000)
+    generation = left_behind(webs[0], acme.api_key)
+    with dialled(webs[place], acme.api_key) as link:
+        say(link, type="resume", id="b", generation=generation, after=3)
+        say(link, type="cancel", id="b")
+        assert hear(link)["type"] == "resumed"
+        assert take_all(link)[-1]["error"]["code"] == "cancelled"
+        assert not num_running(stack)
+    assert acme.usage(1)[0].status == "cancelled"
+
+
 def test_a_closing_handshake_is_a_goodbye(stack: Stack, acme: Customer, webs: list[Web]) -> None:
     pace(stack, 1000)
     generation = left_behind(webs[0], acme.api_key)
