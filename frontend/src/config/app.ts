@@ -9,6 +9,8 @@ export const FLEET_POLL_MS = 5_000;
 export const SOCKET_RETRY_MIN_MS = 500;
 export const SOCKET_RETRY_MAX_MS = 15_000;
 export const SOCKET_PING_MS = 25_000;
+/** How long an answer whose socket dropped is asked for again: the server's RESUME_WINDOW_S, unless set otherwise. */
+export const CHAT_RESUME_MS = 30_000;
 /** Large enough for speed, small enough to send again. */
 export const UPLOAD_PART_BYTES = 8 * 2 ** 20;
 export const UPLOAD_RETRIES = 8;
@@ -25,3 +27,5 @@ export const TEMPLATE_FILES = [
 ];
 export const DEFAULT_USAGE_DAYS = 14;
 export const WS_NOT_AUTHENTICATED = 4401;
+/** RFC 6455's, for a frame. */
+export const WS_TOO_LARGE = 1009;

@@ -1,4 +1,4 @@
-import type { ChatChunk, ChatError, ChatMessage, ChatUsage } from "@/lib/chat-socket";
+import type { ChatChunk, ChatError, ChatMessage, ChatUsage } from "@/lib/chat-frames";
 
 export type AnswerStatus = "waiting" | "streaming" | "done" | "stopped" | "error";
 
@@ -11,6 +11,8 @@ export interface Answer {
   firstTokenMs?: number;
   lastTokenMs?: number;
   numChunks: number;
+  /** Its connection is lost, and another is tried. */
+  isCut?: boolean;
   digest?: string;
   finishReason?: string;
   usage?: ChatUsage;
@@ -56,6 +58,10 @@ export function withDone(answer: Answer, usage: ChatUsage | undefined): Answer {
 
 export function withError(answer: Answer, error: ChatError): Answer {
   return isRunning(answer) ? { ...answer, status: "error", error } : answer;
+}
+
+export function withLink(answer: Answer, isUp: boolean): Answer {
+  return { ...answer, isCut: !isUp };
 }
 
 export function withStop(answer: Answer): Answer {

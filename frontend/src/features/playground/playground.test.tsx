@@ -1,77 +1,8 @@
 import { screen, waitFor } from "@testing-library/react";
-import { http } from "msw";
 import { expect, test } from "vitest";
-import * as z from "zod";
-import { parseFrame } from "@/lib/events";
-import { anAdapter, aVersion, DIGEST } from "@/testing/data";
+import { DIGEST } from "@/testing/data";
 import { renderAt } from "@/testing/render";
-import { at, chatSocket, page, server } from "@/testing/server";
-
-const frameSchema = z.object({
-  type: z.string(),
-  tenant: z.string().optional(),
-  id: z.string().optional(),
-  body: z
-    .object({
-      model: z.string(),
-      messages: z.array(z.object({ role: z.string(), content: z.string() })),
-    })
-    .loose()
-    .optional(),
-});
-type Frame = z.infer<typeof frameSchema>;
-
-/** A server at the other end of the socket that a test drives by hand. */
-function serveChat() {
-  const frames: Frame[] = [];
-  let write: (frame: object) => void = () => undefined;
-  let close: (code: number) => void = () => undefined;
-  server.use(
-    http.get(at("adapters/"), () => page([anAdapter()])),
-    http.get(at("adapters/support-bot/versions/"), () =>
-      page([
-        aVersion({ number: 4 }),
-        aVersion({ number: 3, state: "rejected" }),
-        aVersion({ number: 2, state: "active", is_served: true }),
-        aVersion({ number: 1, is_served: true }),
-      ]),
-    ),
-    chatSocket.addEventListener("connection", ({ client }) => {
-      write = (frame) => client.send(JSON.stringify(frame));
-      close = (code) => client.close(code);
-      client.addEventListener("message", (message) => {
-        const frame = frameSchema.parse(parseFrame(message.data));
-        frames.push(frame);
-        if (frame.type === "auth") write({ type: "ready", tenant: frame.tenant });
-      });
-    }),
-  );
-  const chats = () => frames.filter(({ type }) => type === "chat");
-  const idOf = (model: string) => chats().findLast(({ body }) => body?.model === model)?.id;
-  return {
-    frames,
-    chats,
-    idOf,
-    close: (code: number) => close(code),
-    write: (frame: object) => write(frame),
-    chunk(model: string, content: string): void {
-      const choices = [{ index: 0, delta: { content }, finish_reason: null }];
-      const data = { system_fingerprint: model === "tiny-base" ? "base" : DIGEST, choices };
-      write({ type: "chunk", id: idOf(model), data });
-    },
-    done(model: string, numTokens: number): void {
-      const usage = { prompt_tokens: 5, completion_tokens: numTokens };
-      write({ type: "done", id: idOf(model), usage });
-    },
-  };
-}
-
-async function ask(chat: ReturnType<typeof serveChat>, path = "/t/acme/playground") {
-  const app = renderAt(path);
-  await app.user.type(await screen.findByRole("textbox", { name: "Prompt" }), "Hello{Enter}");
-  await waitFor(() => expect(chat.chats()).toHaveLength(2));
-  return app;
-}
+import { ask, serveChat } from "@/testing/serve-chat";
 
 test("one prompt streams from both models, with figures, and goes on as a conversation", async () => {
   const chat = serveChat();
@@ -111,7 +42,7 @@ test("stop cancels both and keeps what came", async () => {
   const answer = await screen.findByRole("article", { name: "Answer of support-bot" });
   await waitFor(() => expect(answer).toHaveTextContent("Half of"));
   await user.click(screen.getByRole("button", { name: "Stop" }));
-  await waitFor(() => expect(chat.frames.filter(({ type }) => type === "cancel")).toHaveLength(2));
+  await waitFor(() => expect(chat.sent("cancel")).toHaveLength(2));
   const error = { message: "cancelled", type: "x", param: null, code: "cancelled" };
   chat.write({ type: "error", id: chat.idOf("support-bot"), error });
   expect(answer).toHaveTextContent("Half of");
@@ -133,16 +64,6 @@ test("an error of one side is shown there and leaves the other alone", async () 
   await waitFor(() =>
     expect(screen.getByRole("article", { name: "Answer of tiny-base" })).toHaveTextContent("Fine"),
   );
-});
-
-test("a lost connection ends both answers, and the next prompt opens another", async () => {
-  const chat = serveChat();
-  const { user } = await ask(chat);
-  chat.close(1011);
-  expect(await screen.findAllByText(/connection closed before/)).toHaveLength(2);
-  await user.type(screen.getByRole("textbox", { name: "Prompt" }), "Again{Enter}");
-  await waitFor(() => expect(chat.chats()).toHaveLength(4));
-  expect(chat.frames.filter(({ type }) => type === "auth")).toHaveLength(2);
 });
 
 test("the address chooses a pinned version", async () => {

@@ -1,5 +1,6 @@
 import { useEffect, useReducer, useRef } from "react";
-import { type ChatChunk, type ChatError, ChatSocket, type ChatUsage } from "@/lib/chat-socket";
+import type { ChatChunk, ChatError, ChatUsage } from "@/lib/chat-frames";
+import { ChatSocket } from "@/lib/chat-socket";
 import * as answers from "./answer";
 import type { Turn } from "./answer";
 
@@ -14,6 +15,7 @@ type Action =
   | { type: "chunk"; side: number; chunk: ChatChunk; nowMs: number }
   | { type: "done"; side: number; usage: ChatUsage | undefined }
   | { type: "error"; side: number; error: ChatError }
+  | { type: "link"; side: number; isUp: boolean }
   | { type: "stop" }
   | { type: "clear" };
 
@@ -48,6 +50,8 @@ export function reduce(turns: Turn[], action: Action): Turn[] {
       return changeSide(turns, action.side, (answer) => answers.withDone(answer, action.usage));
     case "error":
       return changeSide(turns, action.side, (answer) => answers.withError(answer, action.error));
+    case "link":
+      return changeSide(turns, action.side, (answer) => answers.withLink(answer, action.isUp));
     case "stop":
       return changeLast(turns, answers.withStop);
     case "clear":
@@ -95,6 +99,7 @@ export function useDuel(tenant: string) {
         onChunk: (chunk) => tell({ type: "chunk", side, chunk, nowMs: performance.now() }),
         onDone: (usage) => tell({ type: "done", side, usage }),
         onError: (error) => tell({ type: "error", side, error }),
+        onLink: (isUp) => tell({ type: "link", side, isUp }),
       },
     );
   }

@@ -10,6 +10,7 @@ function Figures({ answer }: { answer: Answer }) {
   const firstMs = timeToFirstTokenMs(answer);
   const speed = tokensPerSecond(answer);
   const cached = answer.usage?.prompt_tokens_details?.cached_tokens ?? 0;
+  const isCut = isRunning(answer) && answer.isCut;
   const parts = [
     firstMs === undefined ? undefined : `first token ${Math.round(firstMs)} ms`,
     speed === undefined ? undefined : `${speed.toFixed(1)} tokens/s`,
@@ -19,7 +20,7 @@ function Figures({ answer }: { answer: Answer }) {
   ].filter(Boolean);
   return (
     <Text c="dimmed" fz="xs" className="tabular">
-      {parts.join(" · ")}
+      {isCut ? "Connection lost, picking the answer up again" : parts.join(" · ")}
     </Text>
   );
 }
