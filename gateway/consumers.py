@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 from django.conf import settings
 
 from gateway import metrics
+from gateway.access_log import Visit
 from gateway.admission import admit, bearer
 from gateway.openai.errors import error_object, internal_error
 from gateway.openai.http import ClientGone
@@ -205,30 +207,35 @@ async def generate(
     runtime: Runtime, principal: Principal, body: dict[str, Any], tape: Tape
 ) -> None:
     """One chat completion onto its tape. What it raises is the tape's last frame."""
-    with observed(), runtime.slot(), runtime.bodies.held() as held:
+    visit = Visit(secrets.token_hex(16), time.monotonic(), principal)
+    with observed(runtime, visit), runtime.slot(), runtime.bodies.held() as held:
         ask = parse_ask("chat.completions", {**body, "stream": True})
+        visit.model = ask.model
         # Its frame's bytes, nearly.
         held.grow_to(ask.num_prompt_tokens_bound)
         async with (
-            admit(runtime, principal, ask, secrets.token_hex(16)) as generation,
+            admit(runtime, principal, ask, visit.request_id) as generation,
             aclosing(generation.chunks()) as chunks,
         ):
+            visit.generation = generation
             async for chunk in chunks:
                 await tape.write("chunk", "data", chunk)
     tape.end("done", "usage", usage_object(generation.relay.tokens))
 
 
 @contextmanager
-def observed() -> Iterator[None]:
-    status = "4xx"
+def observed(runtime: Runtime, visit: Visit) -> Iterator[None]:
+    # As of one whose client has gone, or took it back.
+    status = 499
     try:
         yield
-        status = "2xx"
+        status = 200
     except ApiError as error:
-        status = f"{error.status // 100}xx"
+        status, visit.error_code = error.status, error.code
         raise
     except Exception as error:
-        status = "4xx" if isinstance(error, ClientGone) else "5xx"
+        status = 499 if isinstance(error, ClientGone) else 500
         raise
     finally:
-        metrics.REQUESTS.labels("ws/chat", status).inc()
+        metrics.REQUESTS.labels("ws/chat", f"{status // 100}xx").inc()
+        runtime.access_log.write(visit, "ws/chat", status)

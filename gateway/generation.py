@@ -44,7 +44,10 @@ class Generation:
     def __init__(self, runtime: Runtime, admission: Admission) -> None:
         self.admission = admission
         self.relay = self._new_relay()
+        self.routed_at: float | None = None
         self.first_token_at: float | None = None
+        # What was booked, once it is.
+        self.end: UsageEnd | None = None
         # Until the stream has ended by itself, to leave it is to cancel it.
         self.status: Status = "cancelled"
         self.error_code = ""
@@ -69,6 +72,7 @@ class Generation:
     async def route(self) -> None:
         """Wait for a replica that can serve this digest; ApiError 503 when none can."""
         self._replica = await self._candidates.first()
+        self.routed_at = time.monotonic()
 
     def open(self) -> None:
         """Begin to write the usage row; the first token waits for it, so the replica's prefill
@@ -238,8 +242,8 @@ class Generation:
         metrics.OPEN_STREAMS.dec()
         metrics.OUTCOMES.labels(self.status).inc()
         if self._start is not None:
-            end = UsageEnd(self._start, self.status, counts, self.error_code, self._replica)
-            self._runtime.writer.settle(end)
+            self.end = UsageEnd(self._start, self.status, counts, self.error_code, self._replica)
+            self._runtime.writer.settle(self.end)
         await self._settle_quota(counts)
 
     async def _settle_quota(self, counts: TokenCounts | None) -> None:

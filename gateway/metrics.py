@@ -140,6 +140,12 @@ WRITER_QUEUE = Gauge(
 WRITER_FAILURES = Counter("grafthouse_usage_writer_failures_total", "Batches the database refused.")
 
 
+ACCESS_LOG_DROPPED = Counter(
+    "grafthouse_access_log_dropped_total",
+    "Lines of the access log that nobody took in time.",
+)
+
+
 def observe_replica(snapshot: Snapshot) -> None:
     REPLICA_UP.labels(snapshot.url).set(snapshot.is_ready)
     REPLICA_LOAD.labels(snapshot.url).set(snapshot.load)

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from adapters.access import Resolved
 from gateway import invalidation, metrics
+from gateway.access_log import AccessLog
 from gateway.bodies import Bodies
 from gateway.caches import TenantCache
 from gateway.database import checkpoint_forever
@@ -58,6 +59,7 @@ class Runtime:
         )
         self.quota = Quota(tell=tell_and_count)
         self.writer = UsageWriter()
+        self.access_log = AccessLog()
         # What must outlive the request that began it: settlements, late releases.
         self._background: set[asyncio.Task[Any]] = set()
         self._loops: list[asyncio.Task[None]] = []
@@ -87,6 +89,7 @@ class Runtime:
             self._num_streams -= 1
 
     async def start(self) -> None:
+        self.access_log.start()
         self._writing = asyncio.create_task(self.writer.run())
         # The first poll is awaited, so that the first request finds the fleet.
         await asyncio.gather(self.replicas.refresh(), self.replicas.read_fleet())
@@ -112,6 +115,7 @@ class Runtime:
         await self.quota.close()
         await self.redis.aclose()
         await self.session.close()
+        self.access_log.close()
 
     def spawn(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         """Run to the end whatever happens to the caller; errors nobody awaits are logged by

@@ -12,7 +12,8 @@ from typing import Any
 
 import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
-from kombu import Queue
+
+from gateway import schedule
 
 ROOT_DIR = Path(__file__).resolve().parent.parent
 
@@ -29,6 +30,13 @@ def env_int(name: str, default: int) -> int:
     if not value.isdecimal():
         raise ImproperlyConfigured(f"{name}: expected a whole number, got {value!r}")
     return int(value)
+
+
+def env_choice(name: str, default: str, choices: tuple[str, ...]) -> str:
+    value = os.environ.get(name, default)
+    if value not in choices:
+        raise ImproperlyConfigured(f"{name}: expected {' or '.join(choices)}, got {value!r}")
+    return value
 
 
 def env_list(name: str, default: str = "") -> list[str]:
@@ -171,26 +179,9 @@ CELERY_TIMEZONE = "UTC"
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # Above the longest task: kombu redelivers what is not acknowledged by then.
 CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 3600}
-# Healing has a worker of its own, so that no number of checks, imports and evaluations holds it up.
-# A worker that is told no --queues takes both.
-CELERY_TASK_QUEUES = [Queue("celery"), Queue("healing")]
-CELERY_TASK_ROUTES = {
-    "adapters.tasks.reconcile": {"queue": "healing"},
-    "adapters.tasks.requeue_stale": {"queue": "healing"},
-    "adapters.tasks.requeue_imports": {"queue": "healing"},
-    "tenants.tasks.settle_orphans": {"queue": "healing"},
-}
+CELERY_TASK_QUEUES, CELERY_TASK_ROUTES = schedule.QUEUES, schedule.ROUTES
 CELERY_BEAT_SCHEDULE_FILENAME = str(VAR_DIR / "celerybeat-schedule")
-CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {
-    "reconcile-placement": {"task": "adapters.tasks.reconcile", "schedule": 2.0},
-    "requeue-stale-versions": {"task": "adapters.tasks.requeue_stale", "schedule": 5.0},
-    "sweep-trash": {"task": "adapters.tasks.sweep_trash", "schedule": 600.0},
-    "sweep-blobs": {"task": "adapters.tasks.sweep_blobs", "schedule": 3600.0},
-    "expire-uploads": {"task": "adapters.tasks.expire_uploads", "schedule": 60.0},
-    "requeue-stale-imports": {"task": "adapters.tasks.requeue_imports", "schedule": 10.0},
-    "dispatch-evaluations": {"task": "adapters.tasks.dispatch_evaluations", "schedule": 2.0},
-    "settle-orphaned-usage": {"task": "tenants.tasks.settle_orphans", "schedule": 10.0},
-}
+CELERY_BEAT_SCHEDULE = schedule.BEAT
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
@@ -290,6 +281,8 @@ METRICS_TOKEN = os.environ.get("METRICS_TOKEN", "")
 PROMETHEUS_MULTIPROC_DIR = os.environ.get("PROMETHEUS_MULTIPROC_DIR", "")
 
 LOG_LEVEL = os.environ.get("LOG_LEVEL", "INFO")
+# A line a request on standard output: json, or off.
+ACCESS_LOG = env_choice("ACCESS_LOG", "json", ("json", "off"))
 LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,

@@ -14,7 +14,6 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 FIRST_DELAY_S = 0.2
 MAX_DELAY_S = 10.0
@@ -132,7 +131,8 @@ class Supervisor:
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb")
         )
-        with contextlib.closing(transport), _open_log(self.log_path(child.name)) as log:
+        log = _Log(self.log_path(child.name))
+        with contextlib.closing(transport), contextlib.closing(log):
             while line := await _read_line(reader):
                 log.write(line)
                 if (child.is_shown or IMPORTANT.search(line)) and not self._is_stopping:
@@ -146,10 +146,22 @@ async def _read_line(reader: asyncio.StreamReader) -> bytes:
         return b"(a line longer than 1 MiB was dropped)\n"
 
 
-def _open_log(path: Path) -> BinaryIO:
-    if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
-        path.replace(path.with_suffix(".log.1"))
-    return path.open("ab", buffering=0)
+class _Log:
+    """The child's output, and the file before it: twice MAX_LOG_BYTES, however long it runs."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+
+    def write(self, line: bytes) -> None:
+        if self._file.tell() > MAX_LOG_BYTES:
+            self._file.close()
+            self._path.replace(self._path.with_suffix(".log.1"))
+            self._file = self._path.open("ab", buffering=0)
+        self._file.write(line)
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

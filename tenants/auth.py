@@ -41,7 +41,8 @@ class Principal:
     role is a Role, or "key". scopes are what may be done: KeyScope values, "read", "keys".
     weight: the tenant's beside others' in a busy engine. limits are the tenant's, key_limits those
     that its key has beside them, counted over all of its family: the key and those it was rotated
-    from. key_name is for people. allowed_models: names it may ask for; None: all of the tenant's.
+    from. key_name is for people, key_public_id for logs. allowed_models: names it may ask for;
+    None: all of the tenant's.
     """
 
     tenant_id: int
@@ -55,6 +56,7 @@ class Principal:
     weight: float = 1.0
     key_limits: Limits = NO_LIMITS
     key_name: str = ""
+    key_public_id: str = ""
     family_id: int | None = None
     allowed_models: frozenset[str] | None = None
     expires_at: datetime | None = None
@@ -173,6 +175,7 @@ def principal(
         weight=tenant.plan.weight,
         key_limits=NO_LIMITS if key is None else limits_of(key),
         key_name="" if key is None else str(key),
+        key_public_id="" if key is None else key.public_id,
         family_id=None if key is None else key.family_id or key.id,
         allowed_models=frozenset(key.allowed_models) or None if key else None,
         expires_at=None if key is None else key.expires_at,

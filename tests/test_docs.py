@@ -13,7 +13,10 @@ ROOMS = (
 DOCS = (
     *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"),
     "monitoring/README.md",
-    *(f"docs/{name}.md" for name in ("errors", "serving", "sockets", "troubleshooting", "uploads")),
+    *(
+        f"docs/{name}.md"
+        for name in ("access-log", "errors", "serving", "sockets", "troubleshooting", "uploads")
+    ),
     *(f"{room}/README.md" for room in ROOMS),
 )
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
@@ -21,7 +24,7 @@ LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
 def read_settings() -> set[str]:
     text = (ROOT_DIR / "gateway" / "settings.py").read_text()
-    read = re.findall(r'env_(?:bool|int|list)\(\s*"([A-Z0-9_]+)"', text)
+    read = re.findall(r'env_(?:bool|int|list|choice)\(\s*"([A-Z0-9_]+)"', text)
     return {*read, *re.findall(r'os\.environ\.get\(\s*"([A-Z0-9_]+)"', text)}
 
 

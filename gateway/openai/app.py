@@ -58,13 +58,14 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
             raise
         await request.answer_error(internal_error())
     finally:
-        observe(request)
+        observe(runtime, request)
 
 
-def observe(request: Request) -> None:
+def observe(runtime: Runtime, request: Request) -> None:
     status = f"{request.status // 100}xx"
     metrics.REQUESTS.labels(request.route, status).inc()
     metrics.DURATION.labels(request.route).observe(time.monotonic() - request.received_at)
+    runtime.access_log.write(request.visit, request.route, request.status)
 
 
 async def route(runtime: Runtime, request: Request) -> None:
@@ -95,7 +96,9 @@ def find(path: str) -> tuple[str, dict[str, Handler]]:
 
 
 async def principal_of(runtime: Runtime, request: Request) -> Principal:
-    return await authenticate(runtime, bearer(request.headers.get("authorization")))
+    caller = await authenticate(runtime, bearer(request.headers.get("authorization")))
+    request.visit.principal = caller
+    return caller
 
 
 async def list_models(runtime: Runtime, request: Request) -> None:
@@ -144,6 +147,7 @@ async def complete(runtime: Runtime, request: Request, endpoint: Endpoint) -> No
     principal = await principal_of(runtime, request)
     with runtime.bodies.held() as held:
         ask = parse_ask(endpoint, parse_json(await request.read_body(held)))
+        request.visit.model = ask.model
         answer = stream if ask.is_stream else whole
         with runtime.slot():
             await until_gone(request, answer(runtime, request, principal, ask))
@@ -177,6 +181,7 @@ async def stopped(work: "asyncio.Future[None]") -> None:
 
 async def whole(runtime: Runtime, request: Request, principal: Principal, ask: Ask) -> None:
     async with admit(runtime, principal, ask, request.request_id) as generation:
+        request.visit.generation = generation
         request.answer_headers |= generation.headers
         answer = await generation.whole()
         observe_first_token(request, generation)
@@ -191,6 +196,7 @@ async def stream(runtime: Runtime, request: Request, principal: Principal, ask: 
     keep_alive = asyncio.create_task(answer.keep_alive_forever())
     try:
         async with admit(runtime, principal, ask, request.request_id) as generation:
+            request.visit.generation = generation
             request.answer_headers |= generation.headers
             answer.is_admitted = True
             async with aclosing(generation.chunks()) as chunks:

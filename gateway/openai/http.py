@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 from django.conf import settings
 
+from gateway.access_log import Visit
 from gateway.bodies import HeldBody
 from gateway.openai.errors import error_body
 from tenants.errors import ApiError
@@ -47,6 +48,7 @@ class Request:
         }
         self.request_id = secrets.token_hex(16)
         self.received_at = time.monotonic()
+        self.visit = Visit(self.request_id, self.received_at)
         self.route = "other"
         self.status = 0
         self._receive = receive
@@ -139,6 +141,7 @@ class Request:
         await self.answer(200, orjson.dumps(value))
 
     async def answer_error(self, error: ApiError) -> None:
+        self.visit.error_code = error.code
         await self.answer(error.status, error_body(error), error.headers)
 
     async def answer_options(self, allow: str) -> None:

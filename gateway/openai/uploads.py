@@ -21,9 +21,8 @@ from rest_framework.views import APIView
 
 from adapters import uploads
 from adapters.api.upload_parts import PartReceiver, complete_upload, open_upload, upload_answer
-from gateway.admission import authenticate, bearer
 from gateway.body_limit import App, bounded
-from gateway.openai.app import observe
+from gateway.openai.app import observe, principal_of
 from gateway.openai.errors import error_object, internal_error
 from gateway.openai.http import Receive, Request, Scope, Send
 from gateway.runtime import runtime_of
@@ -45,21 +44,20 @@ def is_upload_path(path: str) -> bool:
 
 
 async def app(django: App, scope: Scope, receive: Receive, send: Send) -> None:
-    request = Request(scope, receive, send)
+    runtime, request = runtime_of(scope), Request(scope, receive, send)
     request.route = "uploads"
     try:
         if request.method == "OPTIONS":
             await request.answer_options("GET, HEAD, POST, OPTIONS")
             return
-        key = bearer(request.headers.get("authorization"))
-        require_scope(await authenticate(runtime_of(scope), key), KeyScope.ADAPTERS)
+        require_scope(await principal_of(runtime, request), KeyScope.ADAPTERS)
         # One spelling: doubled and trailing slashes are common in base URLs.
         tidy = {**scope, "path": request.path, "raw_path": request.path.encode()}
         await bounded(django, tidy, receive, _with_headers(request, send))
     except ApiError as error:
         await request.answer_error(error)
     finally:
-        observe(request)
+        observe(runtime, request)
 
 
 def _with_headers(request: Request, send: Send) -> Send:

@@ -68,8 +68,8 @@ def test_what_is_started_is_waited_for(compose: dict[str, Any]) -> None:
 def test_every_queue_has_a_worker_of_its_own(compose: dict[str, Any]) -> None:
     commands = [command_of(compose["services"][name]) for name in ("worker", "healer")]
     queues = [command[command.index("--queues") + 1] for command in commands]
-    settings = (ROOT_DIR / "gateway" / "settings.py").read_text()
-    assert queues == re.findall(r'Queue\("(\w+)"\)', settings)
+    schedule = (ROOT_DIR / "gateway" / "schedule.py").read_text()
+    assert queues == re.findall(r'Queue\("(\w+)"\)', schedule)
 
 
 def test_every_named_volume_is_declared(compose: dict[str, Any]) -> None:

@@ -130,6 +130,19 @@ async def test_the_last_started_stops_first(supervisor: Supervisor, tmp_path: Pa
     assert order.read_text().split() == ["worker", "web", "store"]
 
 
+async def test_a_log_is_bounded_while_its_child_runs(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.supervisor.MAX_LOG_BYTES", 1000)
+    supervisor.start(python("one", "for number in range(500): print(number, flush=True)"))
+    path = supervisor.log_path("one")
+    await until(lambda: path.exists() and "499\n" in path.read_text())
+    lines = [*path.with_suffix(".log.1").read_text().split(), *path.read_text().split()]
+    assert path.stat().st_size <= 1010
+    # The end of all that was said, without a gap.
+    assert lines[-100:] == [str(number) for number in range(400, 500)]
+
+
 async def test_stopping_ends_the_wait_of_a_child_that_failed(supervisor: Supervisor) -> None:
     supervisor.start(python("one", "raise SystemExit(1)"))
     await until(lambda: supervisor.num_ends("one") == 4)

@@ -43,6 +43,7 @@ def test_it_works() -> None:
         scopes=frozenset({"inference", "usage"}),
         cache_salt=acme.cache_salt,
         key_name=f"ci (gh-{made.row.public_id})",
+        key_public_id=made.row.public_id,
         family_id=made.row.id,
     )
     assert len(acme.cache_salt) == 32
