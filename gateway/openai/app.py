@@ -21,7 +21,7 @@ from gateway.admission import (
 )
 from gateway.database import in_thread
 from gateway.generation import Generation
-from gateway.openai.errors import error_object, internal_error
+from gateway.openai.errors import error_object, internal_error, unavailable
 from gateway.openai.http import ClientGone, Receive, Request, Scope, Send
 from gateway.openai.relay import DONE_FRAME, KEEP_ALIVE_FRAME, sse
 from gateway.openai.schema import Ask, Endpoint, parse_ask, parse_json
@@ -34,6 +34,7 @@ from tenants.models import KeyScope
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_INTERVAL_S = 10.0
+STOPPING = "This server stops before your answer is there. Nothing is billed. Try again shortly."
 STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache, no-transform",
@@ -50,6 +51,11 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await route(runtime, request)
     except ClientGone:
         request.status = 499
+    except asyncio.CancelledError:
+        # The server stops, and waits no longer.
+        if not request.status:
+            await request.answer_error(unavailable("server_stopping", STOPPING))
+        raise
     except ApiError as error:
         await request.answer_error(error)
     except Exception:
@@ -162,6 +168,7 @@ async def until_gone(request: Request, work: Awaitable[None]) -> None:
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
+            request.has_left = True
             raise ClientGone
         await working
     finally:
@@ -183,7 +190,13 @@ async def whole(runtime: Runtime, request: Request, principal: Principal, ask: A
     async with admit(runtime, principal, ask, request.request_id) as generation:
         request.visit.generation = generation
         request.answer_headers |= generation.headers
-        answer = await generation.whole()
+        try:
+            answer = await generation.whole()
+        except asyncio.CancelledError:
+            # Of a client that waits on, it is we who stop: it gets nothing, and pays for nothing.
+            if not request.has_left:
+                generation.fail("server_stopping")
+            raise
         observe_first_token(request, generation)
     await request.answer_json(answer)
 

@@ -51,6 +51,8 @@ class Request:
         self.visit = Visit(self.request_id, self.received_at)
         self.route = "other"
         self.status = 0
+        # Before its answer was whole.
+        self.has_left = False
         self._receive = receive
         self._send = send
         # Added to whatever is answered, errors too: rate limits once they are known.

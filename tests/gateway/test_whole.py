@@ -1,10 +1,15 @@
 """One JSON answer, of replicas that do not end it: its client has seen nothing before it."""
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
 import openai
 import pytest
 
 from tests.gateway.conftest import Customer, Stack
 from tests.gateway.fake_replica import PROMPT_TOKENS, Behaviour
+from tests.gateway.live import start_web, wait_for
 from tests.gateway.test_failures import BODY, behave, other_and_first
 
 
@@ -43,3 +48,26 @@ def test_a_replica_that_stops_in_the_middle_of_a_json_answer(stack: Stack, acme:
     answer = acme.client().chat.completions.create(**BODY)  # type: ignore[call-overload]
     assert answer.choices[0].message.content == "Hello world! ✓"
     assert [row.completion_tokens for row in acme.usage(2)] == [5, 5]
+
+
+@pytest.mark.case("C132")
+def test_a_server_that_stops_charges_nobody_for_what_it_cuts(
+    stack: Stack, acme: Customer, tmp_path: Path
+) -> None:
+    """Who waits for a plain answer longer than a server's last seconds; a client that has left is
+    another matter.
+    """
+    web = start_web(tmp_path, stack.database_url, [one.url for one in stack.replicas])
+    behave(stack, hold_after=3)
+    client = replace(acme, web=web).client()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(lambda: client.chat.completions.create(**BODY))  # type: ignore[call-overload]
+        wait_for("the request", lambda: any(one.num_running for one in stack.replicas))
+        web.stop()
+        with pytest.raises(openai.InternalServerError) as caught:
+            asked.result(30)
+    assert (caught.value.status_code, caught.value.code) == (503, "server_stopping")
+    [row] = acme.usage(1)
+    assert (row.status, row.error_code) == ("failed", "server_stopping")
+    assert (row.completion_tokens, row.cost) == (None, 0)
+    web.close_clients()
