@@ -42,6 +42,8 @@ class Behaviour:
 class FakeReplica:
     def __init__(self) -> None:
         self.behaviour = Behaviour()
+        # What a chat meets instead whose last message is the name.
+        self.moods: dict[str, Behaviour] = {}
         self.digests: set[str] = set()
         self.bodies: list[dict[str, Any]] = []
         # By cache salt, as the engine's queue tells tenants apart.
@@ -114,13 +116,14 @@ class FakeReplica:
         body = await request.json()
         self.bodies.append(body)
         self.weights[body["cache_salt"]] = request.headers["x-tenant-weight"]
-        behaviour = self.behaviour
+        said = body["messages"][-1]["content"] if is_chat else None
+        behaviour = self.moods.get(str(said), self.behaviour)
         if behaviour.status != 200 and ("max_tokens" in body or not behaviour.refuses_limits):
             return web.json_response({"error": behaviour.error}, status=behaviour.status)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
         self.num_running += 1
         try:
+            await response.prepare(request)
             async for frame in self._frames(body, behaviour, is_chat):
                 await response.write(f"data: {frame}\n\n".encode())
         except asyncio.CancelledError:
