@@ -64,6 +64,8 @@ class FarTapes:
 
     async def _serve(self, ask: Ask) -> None:
         answer = await self._lender.answer(ask)
+        if not ask.call:
+            return
         head = orjson.dumps({"call": ask.call, "is_over": answer.is_over, "error": answer.error})
         try:
             raw = b"\n".join([head, *answer.frames])
@@ -85,7 +87,7 @@ class FarTapes:
         return reader
 
     def first_ask(self, owner: Owner, generation: str) -> Ask:
-        """Of a new reader; the others differ in verb, call and number."""
+        """Of a new reader; its others differ in verb, call and number. No call: no answer."""
         reader = secrets.token_hex(16)
         return Ask("attach", self._tapes.process, "", reader, generation, owner, 0)
 
@@ -114,7 +116,6 @@ class FarTapes:
         return None if num_heard else not_found()
 
     def tell(self, ask: Ask) -> None:
-        """Send, without an answer."""
         self._spawn(self._tell(ask))
 
     async def _tell(self, ask: Ask) -> None:
