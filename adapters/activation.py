@@ -4,6 +4,8 @@ Until then the former version serves. Whichever becomes active, the adapter's ca
 All is called inside the tenant's scope.
 """
 
+from typing import Any
+
 from django.db import transaction
 from django.utils import timezone
 from rest_framework.request import Request
@@ -64,15 +66,8 @@ def finish_activation(version: AdapterVersion) -> bool:
             adapter = Adapter.objects.select_for_update().get(id=version.adapter_id)
             for former in _others(version, VersionState.ACTIVE):
                 move(former, VersionState.READY, superseded_at=now)
-            is_ours = move(
-                version,
-                VersionState.ACTIVE,
-                activated_at=now,
-                superseded_at=None,
-                heartbeat_at=None,
-                error="",
-            )
-            if not is_ours:
+            fresh: dict[str, Any] = {"superseded_at": None, "heartbeat_at": None, "error": ""}
+            if not move(version, VersionState.ACTIVE, activated_at=now, **fresh):
                 raise _Lost
             adapter.active_version, adapter.retired_at = version, None
             adapter.save(update_fields=["active_version", "retired_at", "updated_at"])

@@ -39,19 +39,9 @@ Wrong = tuple[str, str]
 
 def parse(raw: bytes) -> list[Example]:
     """The examples, each with its line. Raises ApiError 400 with every line and field at fault."""
-    if len(raw) > MAX_BYTES:
-        raise _invalid([(0, "", f"{len(raw)} bytes; expected at most {MAX_BYTES}")])
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        place = raw.count(b"\n", 0, error.start) + 1
-        raise _invalid([(place, "", "not UTF-8")]) from None
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if not 1 <= len(lines) <= MAX_EXAMPLES:
-        raise _invalid([(0, "", f"{len(lines)} lines; expected 1 to {MAX_EXAMPLES}")])
     problems: list[tuple[int, str, str]] = []
     examples = []
-    for number, line in lines:
+    for number, line in _lines(raw):
         example, wrong = _parse_line(line)
         problems += [(number, *one) for one in wrong]
         examples.append({"line": number, **example})
@@ -65,6 +55,21 @@ def parse(raw: bytes) -> list[Example]:
     return examples
 
 
+def _lines(raw: bytes) -> list[tuple[int, str]]:
+    """Each that is not blank, with its number. Raises ApiError 400."""
+    if len(raw) > MAX_BYTES:
+        raise _invalid([(0, "", f"{len(raw)} bytes; expected at most {MAX_BYTES}")])
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        place = raw.count(b"\n", 0, error.start) + 1
+        raise _invalid([(place, "", "not UTF-8")]) from None
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if not 1 <= len(lines) <= MAX_EXAMPLES:
+        raise _invalid([(0, "", f"{len(lines)} lines; expected 1 to {MAX_EXAMPLES}")])
+    return lines
+
+
 def _parse_line(line: str) -> tuple[Example, list[Wrong]]:
     if len(line) > MAX_LINE_CHARS:
         return {}, [("", f"{len(line)} characters; expected at most {MAX_LINE_CHARS}")]
@@ -75,6 +80,10 @@ def _parse_line(line: str) -> tuple[Example, list[Wrong]]:
         return {}, [("", f"not JSON: {str(error)[:100]}")]
     if not isinstance(value, dict):
         return {}, [("", "expected an object")]
+    return value, _wrong_fields(value)
+
+
+def _wrong_fields(value: Example) -> list[Wrong]:
     fields = ("messages",) if "messages" in value else ("prompt", "completion")
     wrong = [
         (name[:80], f"not known here; expected {' and '.join(fields)}, and golden if you like")
@@ -87,7 +96,7 @@ def _parse_line(line: str) -> tuple[Example, list[Wrong]]:
         wrong += _check_messages(value["messages"])
     else:
         wrong += [(name, _NO_TEXT) for name in fields if not is_text(value.get(name))]
-    return value, wrong
+    return wrong
 
 
 _NO_TEXT = "expected a text that is not empty"

@@ -62,43 +62,50 @@ def begin_evaluation(
 
     Raises ApiError 409: it is not published, or there is nothing to measure it by; 403: too many.
     """
-    if version.state not in PUBLISHED_STATES:
-        message = f"{label(version)} is {version.state}; only a ready version can be evaluated."
-        raise ApiError("not_evaluable", 409, message)
-    adapter_prompt = str(version.profile.get("system_prompt") or "")
     with transaction.atomic():
-        eval_set = eval_set_of(version.adapter)
-        if eval_set is None:
-            message = f"'{version.adapter.name}' has no eval set; upload one first."
-            raise ApiError("no_eval_set", 409, message)
-        fields = {
-            "version": version,
-            "eval_set": eval_set,
-            "system_prompt": adapter_prompt if system_prompt is None else system_prompt,
-            "adapter_prompt": adapter_prompt,
-        }
+        fields = _asked_for(version, system_prompt)
         in_work = Evaluation.objects.filter(status__in=EVALUATION_IN_WORK)
         if same := in_work.filter(**fields).first():
             return same
         if in_work.count() >= MAX_IN_WORK_PER_TENANT:
             message = f"{MAX_IN_WORK_PER_TENANT} evaluations are under way; wait for one to end."
             raise ApiError("evaluation_limit_reached", 403, message)
-        row = Evaluation(
-            tenant_id=principal.tenant_id,
-            eval_set_sha256=eval_set.sha256,
-            is_default_set=not eval_set.is_current,
-            num_examples=eval_set.num_examples,
-            digest=version.digest,
-            heartbeat_at=timezone.now(),
-            created_by=audit.name_of(principal),
-            **fields,
-        )
-        row.num_steps = num_steps(eval_set.examples, len(contenders(row)))
-        row.save()
-        after = {"evaluation": row.public_id, "digest": row.digest, "eval_set": eval_set.sha256}
+        row = _new_row(principal, fields)
+        after = {"evaluation": row.public_id, "digest": row.digest, "eval_set": row.eval_set_sha256}
         audit.record(principal, "evaluation.begun", label(version), None, after, request)
         tell(row)
         tasks.queue(tasks.reconcile)
+    return row
+
+
+def _asked_for(version: AdapterVersion, system_prompt: str | None) -> dict[str, Any]:
+    """What makes two evaluations the same. Raises ApiError 409."""
+    if version.state not in PUBLISHED_STATES:
+        message = f"{label(version)} is {version.state}; only a ready version can be evaluated."
+        raise ApiError("not_evaluable", 409, message)
+    eval_set = eval_set_of(version.adapter)
+    if eval_set is None:
+        message = f"'{version.adapter.name}' has no eval set; upload one first."
+        raise ApiError("no_eval_set", 409, message)
+    own = str(version.profile.get("system_prompt") or "")
+    prompts = {"system_prompt": own if system_prompt is None else system_prompt}
+    return {"version": version, "eval_set": eval_set, **prompts, "adapter_prompt": own}
+
+
+def _new_row(principal: Principal, fields: dict[str, Any]) -> Evaluation:
+    eval_set = fields["eval_set"]
+    row = Evaluation(
+        tenant_id=principal.tenant_id,
+        eval_set_sha256=eval_set.sha256,
+        is_default_set=not eval_set.is_current,
+        num_examples=eval_set.num_examples,
+        digest=fields["version"].digest,
+        heartbeat_at=timezone.now(),
+        created_by=audit.name_of(principal),
+        **fields,
+    )
+    row.num_steps = num_steps(eval_set.examples, len(contenders(row)))
+    row.save()
     return row
 
 

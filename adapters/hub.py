@@ -95,6 +95,10 @@ def download(found: Found, token: str, folder: Path) -> None:
         raise _named(error, found.repo_id, found.commit, token) from None
     finally:
         shutil.rmtree(staged, ignore_errors=True)
+    _require_whole(found, folder)
+
+
+def _require_whole(found: Found, folder: Path) -> None:
     num_bytes = sum((folder / name).stat().st_size for name in found.names)
     if num_bytes != found.num_bytes:
         message = f"The hub said {found.num_bytes} bytes and gave {num_bytes}."

@@ -52,9 +52,7 @@ def begin_import(
     refuse_alias(name)
     with transaction.atomic():
         publish.locked_plan(principal)
-        if Import.objects.filter(status__in=_IN_WORK).count() >= MAX_RUNNING:
-            message = f"{MAX_RUNNING} imports are under way; wait for one to end."
-            raise ApiError("import_limit_reached", 403, message)
+        _require_turn()
         row = Import.objects.create(
             tenant_id=principal.tenant_id,
             adapter_name=name,
@@ -70,6 +68,12 @@ def begin_import(
         audit.record(principal, "import.begun", name, None, after, request)
         tasks.queue(tasks.run_import, row.tenant_id, row.id, seal(token))
     return row
+
+
+def _require_turn() -> None:
+    if Import.objects.filter(status__in=_IN_WORK).count() >= MAX_RUNNING:
+        message = f"{MAX_RUNNING} imports are under way; wait for one to end."
+        raise ApiError("import_limit_reached", 403, message)
 
 
 def access_import(principal: Principal, name: str, public_id: str) -> Import:

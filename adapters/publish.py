@@ -90,24 +90,17 @@ def upload(
     check_name(name)
     with transaction.atomic():
         plan = locked_plan(principal)
-        adapter = Adapter.objects.filter(name=name).first() or create_adapter(
-            principal, name, request=request
-        )
-        if adapter.versions.count() >= plan.max_versions:
-            message = f"The plan keeps {plan.max_versions} versions of an adapter; delete one."
-            raise ApiError("version_limit_reached", 403, message)
+        adapter = Adapter.objects.filter(name=name).first()
+        adapter = adapter or create_adapter(principal, name, request=request)
+        number = _new_number(adapter, plan)
         require_room(plan, num_bytes)
-        Adapter.objects.filter(id=adapter.id).update(
-            last_number=F("last_number") + 1, updated_at=timezone.now()
-        )
-        adapter.refresh_from_db()
         version = AdapterVersion.objects.create(
             tenant_id=principal.tenant_id,
             adapter=adapter,
-            number=adapter.last_number,
+            number=number,
             quarantine=quarantine,
             size_bytes=num_bytes,
-            report={**empty_report(), "facts": {"source": source} if source else {}},
+            report=empty_report() | {"facts": {"source": source} if source else {}},
             profile=first_profile(adapter),
             heartbeat_at=timezone.now(),
             created_by=audit.name_of(principal),
@@ -116,6 +109,18 @@ def upload(
         publish_version(version, VersionState.UPLOADED)
         tasks.queue(tasks.validate, version.tenant_id, version.id)
     return version
+
+
+def _new_number(adapter: Adapter, plan: Plan) -> int:
+    """Never given again. Raises ApiError 403."""
+    if adapter.versions.count() >= plan.max_versions:
+        message = f"The plan keeps {plan.max_versions} versions of an adapter; delete one."
+        raise ApiError("version_limit_reached", 403, message)
+    Adapter.objects.filter(id=adapter.id).update(
+        last_number=F("last_number") + 1, updated_at=timezone.now()
+    )
+    adapter.refresh_from_db()
+    return adapter.last_number
 
 
 def retry(

@@ -79,12 +79,20 @@ def interleaved_to_halves(weight: np.ndarray[Any, Any], num_heads: int) -> np.nd
     return pairs.swapaxes(1, 2).reshape(num_rows, width)
 
 
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "torch_dtype": "float32",
+}
+
+
 def model_config(reader: GGUFReader, is_tied: bool) -> dict[str, Any]:
     epsilon = _field(reader, "llama.attention.layer_norm_rms_epsilon")
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_act": "silu",
+        **LLAMA,
         "hidden_size": _field(reader, "llama.embedding_length"),
         "intermediate_size": _field(reader, "llama.feed_forward_length"),
         "num_hidden_layers": _field(reader, "llama.block_count"),
@@ -96,9 +104,6 @@ def model_config(reader: GGUFReader, is_tied: bool) -> dict[str, Any]:
         "rms_norm_eps": float(f"{epsilon:.6g}"),
         "rope_theta": _field(reader, "llama.rope.freq_base"),
         "tie_word_embeddings": is_tied,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "torch_dtype": "float32",
         **special_token_ids(reader),
     }
 

@@ -93,11 +93,8 @@ def evaluate(base: Path, name: str, folder: Path, device: str) -> dict[str, Any]
     adapted = PeftModel.from_pretrained(model, folder).eval()
     answers["adapter"] = generate(adapted, tokenizer, plain, task.max_new_tokens)
     scores = {who: score(task, given, cases) for who, given in answers.items()}
-    misses = [
-        (case.message, answer)
-        for case, answer in zip(cases, answers["adapter"], strict=True)
-        if not task.is_right(answer, case)
-    ]
+    pairs = zip(cases, answers["adapter"], strict=True)
+    misses = [(case.message, answer) for case, answer in pairs if not task.is_right(answer, case)]
     shown = {"message": plain[0], **{who: given[0] for who, given in answers.items()}}
     return {"adapter": name, "num_cases": len(cases), **scores, "shown": shown, "misses": misses}
 

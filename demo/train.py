@@ -99,15 +99,19 @@ def run_epochs(model: Any, rows: list[tuple[list[int], int]], recipe: Recipe) ->
         rng.shuffle(rows)
         losses = []
         for start in range(0, len(rows), recipe.batch_size):
-            batch = padded(rows[start : start + recipe.batch_size])
-            loss = model(**{key: rows.to(model.device) for key, rows in batch.items()}).loss
-            loss.backward()
+            losses.append(backward(model, padded(rows[start : start + recipe.batch_size])))
             torch.nn.utils.clip_grad_norm_(weights, 1.0)
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
-            losses.append(loss.item())
         yield sum(losses) / len(losses)
+
+
+def backward(model: Any, batch: dict[str, torch.Tensor]) -> float:
+    """Leaves the gradients; the batch's loss."""
+    loss = model(**{key: rows.to(model.device) for key, rows in batch.items()}).loss
+    loss.backward()
+    return float(loss.item())
 
 
 def padded(rows: list[tuple[list[int], int]]) -> dict[str, torch.Tensor]:

@@ -7,8 +7,8 @@ that no disconnect cancels.
 """
 
 import hashlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from django.conf import settings
 from django.utils import timezone
@@ -110,11 +110,8 @@ async def admit(
 
     Raises ApiError; a refused request costs nothing.
     """
-    try:
+    with counted_refusals():
         admission = await reserve(runtime, principal, ask, request_id)
-    except ApiError as error:
-        metrics.REFUSED.labels(error.code, error.type).inc()
-        raise
     generation = Generation(runtime, admission)
     try:
         await generation.route()
@@ -132,6 +129,15 @@ async def admit(
         raise
     finally:
         await runtime.finish(generation.settle())
+
+
+@contextmanager
+def counted_refusals() -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        metrics.REFUSED.labels(error.code, error.type).inc()
+        raise
 
 
 async def reserve(runtime: Runtime, principal: Principal, ask: Ask, request_id: str) -> Admission:

@@ -28,7 +28,7 @@ MIN_TOKEN_CHARS = 24
 
 @register(Tags.compatibility)
 def check_settings(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    return [*check_replicas(), *check_numbers(), *check_origins()]
+    return [*check_replicas(), *check_numbers(), *check_sizes(), *check_origins()]
 
 
 def check_replicas() -> Iterator[CheckMessage]:
@@ -46,21 +46,25 @@ def check_replicas() -> Iterator[CheckMessage]:
             "the prompts of every tenant.",
             id="gateway.E010",
         )
-    for configured in urls:
-        try:
-            url = split_url(configured)[1]
-        except ValueError as error:
-            yield Error(f"REPLICA_URLS: {error}.", id="gateway.E008")
-            continue
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.netloc or parts.query:
-            yield Error(
-                f"REPLICA_URLS: {url!r} is not an http(s) URL.",
-                hint="Expected something like http://127.0.0.1:8100 or vllm+http://10.0.0.2:8000.",
-                id="gateway.E002",
-            )
+    for url in urls:
+        yield from check_replica(url)
     if len({url.rstrip("/").rpartition("+")[2] for url in urls}) != len(urls):
         yield Error("REPLICA_URLS names a replica twice.", id="gateway.E003")
+
+
+def check_replica(configured: str) -> Iterator[CheckMessage]:
+    try:
+        url = split_url(configured)[1]
+    except ValueError as error:
+        yield Error(f"REPLICA_URLS: {error}.", id="gateway.E008")
+        return
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.netloc or parts.query:
+        yield Error(
+            f"REPLICA_URLS: {url!r} is not an http(s) URL.",
+            hint="Expected something like http://127.0.0.1:8100 or vllm+http://10.0.0.2:8000.",
+            id="gateway.E002",
+        )
 
 
 def check_numbers() -> Iterator[CheckMessage]:
@@ -69,6 +73,15 @@ def check_numbers() -> Iterator[CheckMessage]:
     for name in POSITIVE:
         if getattr(settings, name) < 1:
             yield Error(f"{name}: expected at least 1.", id="gateway.E005")
+    if not 0 < settings.CACHE_TTL_S <= 1:
+        yield Error(
+            f"CACHE_TTL_S: expected above 0 and at most 1, got {settings.CACHE_TTL_S}.",
+            hint="A revoked key is promised to be refused within a second.",
+            id="gateway.E006",
+        )
+
+
+def check_sizes() -> Iterator[CheckMessage]:
     if settings.MAX_HEADERS > MAX_SOCKET_HEADERS:
         message = f"MAX_HEADERS: expected at most {MAX_SOCKET_HEADERS}, got {settings.MAX_HEADERS}."
         yield Error(message, hint="A WebSocket's handshake takes no more.", id="gateway.E009")
@@ -78,12 +91,6 @@ def check_numbers() -> Iterator[CheckMessage]:
             f"{settings.MAX_BODY_BYTES} of {settings.MAX_BODIES_BYTES}.",
             hint="The largest request would never find room.",
             id="gateway.E011",
-        )
-    if not 0 < settings.CACHE_TTL_S <= 1:
-        yield Error(
-            f"CACHE_TTL_S: expected above 0 and at most 1, got {settings.CACHE_TTL_S}.",
-            hint="A revoked key is promised to be refused within a second.",
-            id="gateway.E006",
         )
 
 

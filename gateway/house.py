@@ -44,10 +44,7 @@ class House:
 
     async def live(self) -> None:
         """Until SIGINT, SIGTERM or SIGHUP. Raises CannotServe when a part does not come up."""
-        told = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, told.set)
-        stopping = asyncio.create_task(told.wait())
+        stopping = asyncio.create_task(told_to_stop().wait())
         starting = asyncio.create_task(self._start())
         watching = asyncio.create_task(self._watch())
         try:
@@ -110,6 +107,13 @@ class House:
         if end != "status 0":
             raise CannotServe(f"seeding failed ({end}); see {self._supervisor.log_path('seed')}")
         return is_new
+
+
+def told_to_stop() -> asyncio.Event:
+    told = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    return told
 
 
 async def answers_ping(redis_url: str) -> bool:

@@ -37,6 +37,8 @@ MAX_FAILURES = 2
 # A request whose adapter seems absent asks again at once, but the fleet is not asked more often
 # than this.
 MIN_REFRESH_INTERVAL_S = 0.1
+# Of a replica that is not there, or says what cannot be read.
+NO_REPORT = (aiohttp.ClientError, OSError, ValueError, TypeError, KeyError, ReplicaError)
 NOTHING = Residency(frozenset(), frozenset(), 0, {})
 
 
@@ -183,15 +185,7 @@ class ReplicaTable:
         try:
             state = await self._fetch_state(replica)
             residency = read_residency(state)
-        except (
-            aiohttp.ClientError,
-            TimeoutError,
-            OSError,
-            ValueError,
-            TypeError,
-            KeyError,
-            ReplicaError,
-        ) as error:
+        except NO_REPORT as error:
             self._failed(replica, error)
         else:
             if not replica.is_ready:
@@ -225,26 +219,10 @@ class ReplicaTable:
         replica = self._replicas[url]
         replica.num_sent += 1
         self._spreads.opened(digest)
-        replica.breaker = breaker.sent(replica.breaker)
-        if digest in replica.doubts:
-            replica.doubts[digest] = breaker.sent(replica.doubts[digest])
         try:
-            yield
-        except (ReplicaLost, BrokenStream) as error:
-            lost(replica, "malformed" if isinstance(error, BrokenStream) else error.kind)
-            raise
-        except DigestMismatch:
-            doubt(replica, digest)
-            raise
-        except BaseException:
-            replica.breaker = breaker.left(replica.breaker)
-            raise
-        else:
-            replica.breaker = Breaker()
-            replica.doubts.pop(digest, None)
+            with learning(replica, digest):
+                yield
         finally:
-            if digest in replica.doubts:
-                replica.doubts[digest] = breaker.left(replica.doubts[digest])
             replica.num_sent -= 1
             self._spreads.closed(digest)
             observe(replica)
@@ -253,6 +231,31 @@ class ReplicaTable:
         """Its first token came."""
         replica = self._replicas[url]
         replica.breaker = breaker.answered(replica.breaker)
+
+
+@contextmanager
+def learning(replica: Replica, digest: str | None) -> Iterator[None]:
+    """What its breaker, and that of the digest, make of a request's end."""
+    replica.breaker = breaker.sent(replica.breaker)
+    if digest in replica.doubts:
+        replica.doubts[digest] = breaker.sent(replica.doubts[digest])
+    try:
+        yield
+    except (ReplicaLost, BrokenStream) as error:
+        lost(replica, "malformed" if isinstance(error, BrokenStream) else error.kind)
+        raise
+    except DigestMismatch:
+        doubt(replica, digest)
+        raise
+    except BaseException:
+        replica.breaker = breaker.left(replica.breaker)
+        raise
+    else:
+        replica.breaker = Breaker()
+        replica.doubts.pop(digest, None)
+    finally:
+        if digest in replica.doubts:
+            replica.doubts[digest] = breaker.left(replica.doubts[digest])
 
 
 def lost(replica: Replica, kind: str) -> None:

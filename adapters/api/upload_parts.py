@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from adapters import uploads
+from adapters import upload_parts, uploads
 from adapters.api.upload_serializers import (
     CompleteSerializer,
     NewUploadSerializer,
@@ -79,9 +79,9 @@ class PartReceiver(APIView):
         # Reading the files is what runs the handler, unless the CSRF check did.
         _ = request.FILES
         arrived = (self.part or PartHandler(0)).arrived()
-        uploads.require_checksum(arrived, query.validated_data.get("sha256"))
+        upload_parts.require_checksum(arrived, query.validated_data.get("sha256"))
         number = query.validated_data.get("number")
-        part = uploads.add_part(principal, upload, number, arrived)
+        part = upload_parts.add_part(principal, upload, number, arrived)
         return Response(part_json(part, upload))
 
 

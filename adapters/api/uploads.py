@@ -14,7 +14,7 @@ from django.core.files.uploadedfile import UploadedFile
 from django.core.files.uploadhandler import FileUploadHandler, SkipFile, StopUpload
 
 from adapters import storage
-from adapters.uploads import ArrivedPart
+from adapters.upload_parts import ArrivedPart
 from adapters.validation.members import is_pickle
 from adapters.validation.template_file import TEMPLATE_FILES
 from tenants.errors import ApiError

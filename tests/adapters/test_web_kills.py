@@ -26,7 +26,8 @@ from adapters.aliases import create_alias
 from adapters.canary import find, set_canary
 from adapters.models import Adapter, AdapterVersion, ModelName, Upload
 from adapters.publish import upload
-from adapters.uploads import Announced, ArrivedPart, add_part, open_upload
+from adapters.upload_parts import ArrivedPart, add_part
+from adapters.uploads import Announced, open_upload
 from adapters.validate import validate_version
 from tenants.auth import Principal
 from tenants.keys import create_key
