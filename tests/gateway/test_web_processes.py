@@ -27,7 +27,8 @@ from tenants.scope import tenant_scope
 from tenants.tasks import settle_orphans
 from tests.gateway.conftest import Customer, Stack
 from tests.gateway.fake_replica import Behaviour
-from tests.gateway.live import BASE_MODEL, ROOT_DIR, metric
+from tests.gateway.live import BASE_MODEL, ROOT_DIR, Web, metric
+from tests.gateway.test_resume import begin, cut, dialled, hear, say, take
 
 T = TypeVar("T")
 NUM_STREAMS = 24
@@ -199,3 +200,32 @@ async def test_one_of_two_is_killed(house: House, stack: Stack) -> None:
     assert statuses == ["failed"] * (NUM_STREAMS - num_whole) + ["finished"] * num_whole
     for client in clients:
         await client.close()
+
+
+def read_in_pieces(web: Web, api_key: str) -> list[dict[str, Any]]:
+    """One generation, a socket for every two of its frames."""
+    with dialled(web, api_key) as link:
+        generation = begin(link)
+        frames = take(link, 2)
+        cut(link)
+    while frames[-1]["type"] == "chunk":
+        with dialled(web, api_key) as link:
+            say(link, type="resume", id="b", generation=generation, after=frames[-1]["seq"])
+            assert hear(link)["type"] == "resumed"
+            frames.append(hear(link))
+            if frames[-1]["type"] == "chunk":
+                frames.append(hear(link))
+            cut(link)
+    return frames
+
+
+async def test_a_generation_is_resumed_whoever_answers(house: House, stack: Stack) -> None:
+    customer = await with_rows(lambda: customer_of(stack))
+    web = replace(stack.web, url=house.url)
+    frames = await asyncio.to_thread(read_in_pieces, web, customer.api_key)
+    assert [one["seq"] for one in frames] == list(range(1, len(frames) + 1))
+    assert frames[-1]["usage"]["completion_tokens"] == 30
+    logs = [house.supervisor.log_path(name).read_text() for name in WORKERS]
+    assert all("/ws/v1/chat" in log for log in logs), "one process answered all"
+    [row] = await with_rows(lambda: customer.usage(1))
+    assert (row.status, row.completion_tokens) == ("finished", 30)
