@@ -61,6 +61,14 @@ def expire_uploads() -> None:
     uploads.expire_uploads()
 
 
+@shared_task(expires=9)
+def settle_orphans() -> None:
+    from adapters.engine_usage import attempts_of
+    from tenants import orphans
+
+    orphans.settle_orphans(attempts_of)
+
+
 # The sealed token comes with the message only; ids are in the row.
 @shared_task
 def run_import(tenant_id: int, import_id: int, sealed: str) -> None:

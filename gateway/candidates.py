@@ -35,6 +35,10 @@ class Candidates:
         self._tried: list[str] = []
         self._failures: set[type[Exception]] = set()
 
+    @property
+    def num_tried(self) -> int:
+        return len(self._tried)
+
     async def first(self) -> str:
         """Waits for a replica that can serve this digest; ApiError 503 when none can."""
         deadline = time.monotonic() + MAX_RESIDENCY_WAIT_S

@@ -135,6 +135,7 @@ def replica_child(addresses: Addresses) -> Child:
     command += ["--port", str(addresses.replica_port)]
     command += ["--model-path", str(settings.BASE_MODEL_PATH)]
     command += ["--adapter-dir", str(settings.ADAPTER_STORE_DIR)]
+    command += ["--usage-file", str(settings.VAR_DIR / "replica-usage.jsonl")]
     command += ["--served-model-name", settings.BASE_MODEL_NAME, "--grace-s", "3"]
     if settings.BASE_MODEL_PATH == settings.DEMO_MODEL_PATH:
         # Small enough that many adapters may answer at once; ARCHITECTURE.md says why float32.

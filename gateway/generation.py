@@ -22,7 +22,7 @@ from gateway.openai.profile import as_sent
 from gateway.openai.relay import BrokenStream, DigestMismatch, Folder, Relay
 from gateway.prefix import prefix_key
 from gateway.runtime import Runtime
-from gateway.upstream import AdapterGone, ReplicaBusy, ReplicaLost, open_stream
+from gateway.upstream import AdapterGone, ReplicaBusy, ReplicaLost, Sender, open_stream
 from tenants.errors import ApiError
 from tenants.metering import TokenCounts, UsageEnd, UsageStart
 
@@ -160,9 +160,9 @@ class Generation:
         held: list[dict[str, Any]] = []
         is_bound = is_done = False
         endpoint = self.admission.ask.endpoint
-        weight, session = self.admission.principal.weight, self._runtime.session
+        session, sender = self._runtime.session, self._sender()
         with replicas.using(url, digest):
-            async with open_stream(session, url, dialect, endpoint, body, weight) as payloads:
+            async with open_stream(session, url, dialect, endpoint, body, sender) as payloads:
                 async for payload in payloads:
                     if payload == b"[DONE]":
                         is_done = True
@@ -186,6 +186,11 @@ class Generation:
             await self._bind()
         for one in held:
             yield one
+
+    def _sender(self) -> Sender:
+        """A plain answer is nobody's to pay should this process die: nobody asks for it then."""
+        request_id = self.admission.request_id if self.admission.ask.is_stream else None
+        return Sender(request_id, self._candidates.num_tried, self.admission.principal.weight)
 
     def _decode(self, payload: bytes) -> dict[str, Any] | None:
         try:

@@ -11,7 +11,7 @@ ROUTES = {
     "adapters.tasks.reconcile": {"queue": "healing"},
     "adapters.tasks.requeue_stale": {"queue": "healing"},
     "adapters.tasks.requeue_imports": {"queue": "healing"},
-    "tenants.tasks.settle_orphans": {"queue": "healing"},
+    "adapters.tasks.settle_orphans": {"queue": "healing"},
 }
 BEAT: dict[str, dict[str, Any]] = {
     "reconcile-placement": {"task": "adapters.tasks.reconcile", "schedule": 2.0},
@@ -21,5 +21,5 @@ BEAT: dict[str, dict[str, Any]] = {
     "expire-uploads": {"task": "adapters.tasks.expire_uploads", "schedule": 60.0},
     "requeue-stale-imports": {"task": "adapters.tasks.requeue_imports", "schedule": 10.0},
     "dispatch-evaluations": {"task": "adapters.tasks.dispatch_evaluations", "schedule": 2.0},
-    "settle-orphaned-usage": {"task": "tenants.tasks.settle_orphans", "schedule": 10.0},
+    "settle-orphaned-usage": {"task": "adapters.tasks.settle_orphans", "schedule": 10.0},
 }

@@ -5,6 +5,7 @@ Errors are sorted by what the caller must do about them.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import aiohttp
@@ -21,6 +22,17 @@ PATHS: dict[Endpoint, str] = {
     "completions": "/v1/completions",
 }
 MAX_ERROR_BYTES = 64 * 2**10
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Beside the body, for the replica: our id of the request, where its usage may be asked for
+    later; 1, or more after lost replicas; the tenant's weight beside others' in its queue.
+    """
+
+    request_id: str | None
+    attempt: int
+    weight: float
 
 
 Loss = Literal["connect", "timeout", "cut"]
@@ -65,18 +77,16 @@ async def open_stream(
     dialect: Dialect,
     endpoint: Endpoint,
     body: dict[str, Any],
-    weight: float,
+    sender: Sender,
 ) -> AsyncIterator[AsyncIterator[bytes]]:
-    """The payloads of the replica's events. weight: the tenant's beside others' in its queue.
+    """The payloads of the replica's events.
 
     Leaving early closes the connection, which aborts the generation.
 
     Raises ApiError for what the replica refuses for good, ReplicaBusy and ReplicaLost for what
     another may do.
     """
-    headers = {"content-type": "application/json", "accept": "text/event-stream"}
-    if Ability.TENANT_TURNS in dialect.abilities:
-        headers["x-tenant-weight"] = f"{weight:g}"
+    headers = headers_of(sender, dialect)
     try:
         async with session.post(
             url + PATHS[endpoint], data=orjson.dumps(body), headers=headers, allow_redirects=False
@@ -86,6 +96,16 @@ async def open_stream(
             yield read_events(response)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise ReplicaLost(f"{url}: {type(error).__name__}: {error}", kind_of(error)) from error
+
+
+def headers_of(sender: Sender, dialect: Dialect) -> dict[str, str]:
+    headers = {"content-type": "application/json", "accept": "text/event-stream"}
+    if Ability.TENANT_TURNS in dialect.abilities:
+        headers["x-tenant-weight"] = f"{sender.weight:g}"
+    if sender.request_id is not None and Ability.USAGE in dialect.abilities:
+        # Who settles for this process, should it be killed, asks by them.
+        headers |= {"x-request-id": sender.request_id, "x-request-attempt": str(sender.attempt)}
+    return headers
 
 
 def kind_of(error: Exception) -> Loss:

@@ -10,19 +10,15 @@ client's, so they may be looked up without naming the tenant.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 
 from django.utils import timezone
 
-from tenants.events import publish
-from tenants.models import UsageRecord, UsageStatus
-from tenants.prices import FREE, PriceBook, book_of
-from tenants.scope import unscoped
-from tenants.usage_rows import ORPHANED, insert_rows, settle_rows, touch_rows
+from tenants.models import UsageStatus
+from tenants.prices import FREE, PriceBook
+from tenants.usage_rows import insert_rows, settle_rows, touch_rows
 
-# A row whose process has not touched it for this long is an orphan. The gateway touches every 5 s.
-ORPHAN_AFTER = timedelta(seconds=60)
 USAGE_RECORDED = "usage.recorded"
 
 
@@ -135,32 +131,3 @@ def cost_of(prices: PriceBook, status: str, counts: TokenCounts | None) -> Decim
     if counts is None or (status == UsageStatus.FAILED and counts.completion == 0):
         return Decimal(0)
     return prices.cost(counts.prompt, counts.cached, counts.completion)
-
-
-def settle_orphans(now: datetime | None = None) -> list[UsageRecord]:
-    """Close as failed what nobody touches any more, with the tokens last reported."""
-    dead_since = (now or timezone.now()) - ORPHAN_AFTER
-    with unscoped():
-        rows = UsageRecord.objects.select_related("price", "api_key").filter(
-            status=UsageStatus.OPEN, heartbeat_at__lt=dead_since
-        )
-        return [row for row in rows.order_by("heartbeat_at")[:1000] if close_orphan(row)]
-
-
-def close_orphan(row: UsageRecord) -> bool:
-    prices = FREE if row.price is None else book_of(row.price)
-    num_closed = UsageRecord.objects.filter(status=UsageStatus.OPEN, id=row.id).update(
-        status=UsageStatus.FAILED,
-        error_code=ORPHANED,
-        cost=cost_of(prices, UsageStatus.FAILED, counts_of(row)),
-        ended_at=timezone.now(),
-    )
-    if num_closed:
-        publish(row.tenant_id, USAGE_RECORDED, {"adapter": row.adapter})
-    return num_closed == 1
-
-
-def counts_of(row: UsageRecord) -> TokenCounts | None:
-    if row.prompt_tokens is None or row.cached_tokens is None or row.completion_tokens is None:
-        return None
-    return TokenCounts(row.prompt_tokens, row.cached_tokens, row.completion_tokens)

@@ -77,7 +77,7 @@ def test_the_engine_serves_without_transformers() -> None:
 
 def test_the_web_side_loads_neither_torch_nor_triton() -> None:
     code = (
-        "import django, sys; django.setup(); import gateway.asgi, adapters.tasks, tenants.tasks;"
+        "import django, sys; django.setup(); import gateway.asgi, adapters.tasks;"
         "sys.exit(', '.join({'torch', 'triton', 'transformers'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run(

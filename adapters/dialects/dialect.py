@@ -28,6 +28,8 @@ class Ability(StrEnum):
     TOKENIZE = "tokenize"
     # Takes turns by X-Tenant and X-Tenant-Weight.
     TENANT_TURNS = "X-Tenant"
+    # Knows afterwards what a request came to, by the id that it was sent with.
+    USAGE = "usage"
 
 
 class ReplicaError(Exception):

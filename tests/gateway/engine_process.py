@@ -22,10 +22,11 @@ class Engine:
         return f"http://127.0.0.1:{self.port}"
 
 
-def start_engine(base: Path, port: int) -> Engine:
+def start_engine(base: Path, port: int, *more: str) -> Engine:
+    """more: flags."""
     command = [sys.executable, "-m", "inference", "serve", "--model-path", str(base)]
     options = ["--served-model-name", BASE_MODEL, "--port", str(port), "--num-threads", "1"]
-    process = subprocess.Popen(command + options + ["--kv-cache-bytes", "16M"], cwd=ROOT_DIR)
+    process = subprocess.Popen(command + options + ["--kv-cache-bytes", "16M", *more], cwd=ROOT_DIR)
     return Engine(base, port, process)
 
 

@@ -13,8 +13,9 @@ import pytest
 import requests
 from django.utils import timezone
 
-from tenants.metering import settle_orphans
+from adapters.engine_usage import attempts_of
 from tenants.models import UsageRecord
+from tenants.orphans import settle_orphans
 from tenants.scope import tenant_scope
 from tenants.store import store
 from tests.gateway.conftest import Customer, Stack
@@ -312,7 +313,9 @@ def home_of(scene: Scene) -> FakeReplica:
 def test_a_killed_web_process_leaves_what_its_last_heartbeat_said(
     stack: Stack, stack_of_endings: Stack
 ) -> None:
-    """Every 5 s it writes what each open request has come to; the sweeper settles by that."""
+    """Every 5 s it writes what each open request has come to; the sweeper settles by that where no
+    replica keeps a record.
+    """
     for one in stack_of_endings.replicas:
         one.behaviour = holding(3)
     urls = [one.url for one in stack_of_endings.replicas]
@@ -332,7 +335,7 @@ def test_a_killed_web_process_leaves_what_its_last_heartbeat_said(
     web.process.kill()
     web.process.wait()
     web.close_clients()
-    settle_orphans(timezone.now() + timedelta(seconds=61))
+    settle_orphans(attempts_of, timezone.now() + timedelta(seconds=61))
     [row] = customer.usage(1)
     assert (row.status, row.error_code) == ("failed", "orphaned")
     assert (row.prompt_tokens, row.completion_tokens) == (PROMPT_TOKENS, 3)

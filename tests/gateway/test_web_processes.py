@@ -20,11 +20,12 @@ import requests
 from django.db import connections
 from django.utils import timezone
 
+from adapters.engine_usage import attempts_of
 from gateway.embedded import LOOPBACK, Addresses, listen, web_children
 from gateway.supervisor import Supervisor
 from tenants.models import UsageRecord
+from tenants.orphans import settle_orphans
 from tenants.scope import tenant_scope
-from tenants.tasks import settle_orphans
 from tests.gateway.conftest import Customer, Stack
 from tests.gateway.fake_replica import Behaviour
 from tests.gateway.live import BASE_MODEL, ROOT_DIR, Web, metric
@@ -153,7 +154,7 @@ def leave_for_dead(customer: Customer) -> list[str]:
     with tenant_scope(customer.tenant.id):
         past = timezone.now() - timedelta(seconds=61)
         UsageRecord.objects.filter(status="open").update(heartbeat_at=past)
-    settle_orphans()
+    settle_orphans(attempts_of)
     with tenant_scope(customer.tenant.id):
         return sorted(UsageRecord.objects.values_list("status", flat=True))
 

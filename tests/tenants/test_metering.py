@@ -14,7 +14,6 @@ from tenants.metering import (
     UsageEnd,
     UsageStart,
     open_usage,
-    settle_orphans,
     settle_usage,
     touch_usage,
 )
@@ -216,26 +215,6 @@ def test_the_database_holds_what_the_code_promises() -> None:
             UsageRecord.objects.update(**fields)
 
 
-def test_orphans_are_settled_with_what_was_last_reported() -> None:
-    price = make_price("1", "1", "1")
-    starts = {name: opened(name, price) for name in ("dead", "silent", "alive")}
-    touch_usage({"dead": TokenCounts(10, 0, 5)})
-    now = timezone.now() + timedelta(seconds=61)
-    assert settle_orphans() == []
-    with unscoped():
-        UsageRecord.objects.filter(request_id="alive").update(heartbeat_at=now)
-    assert sorted(row.request_id for row in settle_orphans(now)) == ["dead", "silent"]
-    assert settle_orphans(now) == []
-    dead, silent = get_row("dead"), get_row("silent")
-    assert (dead.status, dead.error_code, dead.cost) == ("failed", "orphaned", Decimal("0.000015"))
-    assert (silent.status, silent.prompt_tokens, silent.cost) == ("failed", None, Decimal(0))
-    assert get_row("alive").status == "open"
-    # The process was slow, not dead: the truth wins, once.
-    assert settled(starts["dead"], "finished", 10, 0, 20) == 1
-    assert settled(starts["dead"], "finished", 10, 0, 30) == 0
-    assert get_row("dead").cost == Decimal("0.00003")
-
-
 def test_a_heartbeat_of_many_rows() -> None:
     """More than a statement takes; the counts of those that have some, and of nobody else."""
     many = [opened(f"r{n}") for n in range(700)]
@@ -256,14 +235,6 @@ def test_a_heartbeat_of_many_rows() -> None:
         row = get_row(name)
         assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == counts, name
         assert (row.heartbeat_at > old) == is_touched, name
-
-
-def test_touching_keeps_a_row_alive() -> None:
-    opened()
-    with unscoped():
-        UsageRecord.objects.update(heartbeat_at=timezone.now() - timedelta(hours=1))
-    touch_usage({"r1": None})
-    assert settle_orphans() == []
 
 
 @pytest.mark.case("C128")

@@ -157,13 +157,14 @@ def versions() -> Any:
 
 def usage_faults(quiet_since: float) -> list[str]:
     """Open is only what a dead process left; that is closed once it is old enough."""
-    from tenants.metering import ORPHAN_AFTER, settle_orphans
+    from adapters.engine_usage import attempts_of
     from tenants.models import UsageRecord
+    from tenants.orphans import ORPHAN_AFTER, settle_orphans
 
     since = datetime.fromtimestamp(quiet_since, UTC)
     rows = UsageRecord.objects.filter(status="open")
     faults = [f"usage row {one} is kept open" for one in rows.filter(heartbeat_at__gt=since)]
-    settle_orphans(now=timezone.now() + ORPHAN_AFTER)
+    settle_orphans(attempts_of, timezone.now() + ORPHAN_AFTER)
     return faults + [f"usage row {one} is still open" for one in rows.all()]
 
 

@@ -15,10 +15,11 @@ import pytest
 import redis
 from django.utils import timezone
 
+from adapters.engine_usage import attempts_of
 from tenants.models import UsageRecord
+from tenants.orphans import settle_orphans
 from tenants.scope import tenant_scope
 from tenants.store import store
-from tenants.tasks import settle_orphans
 from tests.gateway.conftest import Customer, Stack
 from tests.gateway.fake_replica import Behaviour, FakeReplica
 from tests.gateway.live import Web, start_web, wait_for
@@ -166,7 +167,7 @@ def sweep(customer: Customer) -> None:
     with tenant_scope(customer.tenant.id):
         past = timezone.now() - timedelta(seconds=61)
         UsageRecord.objects.filter(status="open").update(heartbeat_at=past)
-    settle_orphans()
+    settle_orphans(attempts_of)
 
 
 def at_rest(customer: Customer) -> Books:
