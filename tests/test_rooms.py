@@ -9,7 +9,9 @@ import pytest
 
 ROOT_DIR = Path(__file__).resolve().parent.parent
 ROOMS = ("kernels", "inference", "tenants", "adapters", "gateway", "demo", "grafthouse")
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 300
+# Of kernels, what launches them, and tables of cases.
+MAX_LINES_BY_ROOM = {"kernels": 400, "inference": 400, "tests": 400}
 # path: reason
 LONG_FILES: dict[str, str] = {}
 
@@ -101,7 +103,8 @@ def test_files_are_short() -> None:
             if "/migrations/" in where or where in LONG_FILES:
                 continue
             num_lines = len(path.read_text().splitlines())
-            assert num_lines <= MAX_FILE_LINES, f"{where} has {num_lines} lines"
+            most = MAX_LINES_BY_ROOM.get(room, MAX_FILE_LINES)
+            assert num_lines <= most, f"{where} has {num_lines} lines"
 
 
 def test_every_test_folder_is_a_package() -> None:
