@@ -56,19 +56,19 @@ def bearer(header: str | None) -> str:
 async def authenticate(runtime: Runtime, raw: str) -> Principal:
     """The key's holder, at most CACHE_TTL_S old. The key itself is not kept in memory."""
     name = hashlib.sha256(raw.encode()).digest()
-    principal = await runtime.principals.get(name, lambda: authenticate_key(raw))
+    principal = await runtime.principals.get(name, authenticate_key, raw)
     require_unexpired(principal)
     return principal
 
 
 async def authenticate_member(runtime: Runtime, user_id: int, tenant_slug: str) -> Principal:
     name = ("member", user_id, tenant_slug)
-    return await runtime.principals.get(name, lambda: principal_for_member(user_id, tenant_slug))
+    return await runtime.principals.get(name, principal_for_member, user_id, tenant_slug)
 
 
 async def resolve_model(runtime: Runtime, principal: Principal, name: str) -> Resolved:
     key = (principal.tenant_id, name, principal.allowed_models)
-    return await runtime.models.get(key, lambda: resolve(principal, name))
+    return await runtime.models.get(key, resolve, principal, name)
 
 
 async def resolve_ask(runtime: Runtime, principal: Principal, ask: Ask) -> Resolved:
@@ -99,7 +99,7 @@ def end_user(ask: Ask, principal: Principal) -> str:
 
 
 async def current_prices(runtime: Runtime, tenant_id: int) -> PriceBook:
-    return await runtime.prices.get(tenant_id, lambda: price_for(tenant_id, timezone.now()))
+    return await runtime.prices.get(tenant_id, price_for, tenant_id, timezone.now())
 
 
 @asynccontextmanager

@@ -6,9 +6,11 @@ Raw ASGI gets none of Django's request signals, so connections are looked after 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.db import close_old_connections, connection
+
+from gateway.database_process import Ask
 
 Result = TypeVar("Result")
 
@@ -19,18 +21,22 @@ _READERS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="orm")
 
 
 async def in_thread(
-    function: Callable[[], Result], pool: ThreadPoolExecutor | None = None
+    function: Callable[..., Result], *args: Any, pool: ThreadPoolExecutor | None = None
 ) -> Result:
-    """function() in a database thread, with stale connections closed before and after."""
-    return await asyncio.get_running_loop().run_in_executor(pool or _READERS, guarded, function)
+    """function(*args) in a database thread, with stale connections closed before and after.
+
+    For requests that come seldom: what every one of them asks goes by a DatabaseProcess.
+    """
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(pool or _READERS, guarded, function, *args)
 
 
-async def checkpoint_forever() -> None:
+async def checkpoint_forever(read: Ask) -> None:
     """SQLite's log of changes is written back beside the requests, not by the one that fills it."""
     while True:
         await asyncio.sleep(CHECKPOINT_INTERVAL_S)
         if connection.vendor == "sqlite":
-            await in_thread(checkpoint)
+            await read(checkpoint)
 
 
 def checkpoint() -> None:
@@ -39,9 +45,9 @@ def checkpoint() -> None:
         cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
-def guarded(function: Callable[[], Result]) -> Result:
+def guarded(function: Callable[..., Result], *args: Any) -> Result:
     close_old_connections()
     try:
-        return function()
+        return function(*args)
     finally:
         close_old_connections()

@@ -23,7 +23,7 @@ from adapters.registry import configured, fleet
 from adapters.residency import Residency, read_residency
 from gateway import breaker, metrics
 from gateway.breaker import Breaker
-from gateway.database import in_thread
+from gateway.database_process import Ask
 from gateway.openai.relay import BrokenStream, DigestMismatch
 from gateway.router import Snapshot, Wish, current_load, rank, takers
 from gateway.spreads import Spreads
@@ -85,8 +85,10 @@ class Replica:
 
 
 class ReplicaTable:
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(self, session: aiohttp.ClientSession, read: Ask) -> None:
+        """read: the database, where the fleet is written down."""
         self._session = session
+        self._read = read
         spoken = configured().items()
         self._replicas = {url: Replica(url, DIALECTS[name]) for url, name in spoken}
         self._spreads = Spreads()
@@ -147,7 +149,7 @@ class ReplicaTable:
         what was read last stands.
         """
         try:
-            found = await in_thread(fleet)
+            found = await self._read(fleet)
         except Error as error:
             log.warning("which replicas there are is unknown: %s", error)
             return

@@ -22,6 +22,7 @@ from gateway.access_log import AccessLog
 from gateway.bodies import Bodies
 from gateway.caches import TenantCache
 from gateway.database import checkpoint_forever
+from gateway.database_process import DatabaseProcess
 from gateway.far_tapes import FarTapes
 from gateway.openai.errors import unavailable
 from gateway.replicas import ReplicaTable
@@ -44,21 +45,24 @@ STATE_KEY = "grafthouse"
 
 class Runtime:
     def __init__(self) -> None:
-        ttl_s = settings.CACHE_TTL_S
+        self.database = DatabaseProcess()
+        ttl_s, read = settings.CACHE_TTL_S, self.database.read
         self.session = open_session()
-        self.replicas = ReplicaTable(self.session)
+        self.replicas = ReplicaTable(self.session, read)
         self.principals: TenantCache[Principal] = TenantCache(
-            "principals", ttl_s, lambda _, one: one.tenant_id
+            "principals", ttl_s, lambda _, one: one.tenant_id, read
         )
-        self.models: TenantCache[Resolved] = TenantCache("models", ttl_s, lambda key, _: key[0])
+        self.models: TenantCache[Resolved] = TenantCache(
+            "models", ttl_s, lambda key, _: key[0], read
+        )
         self.prices: TenantCache[PriceBook] = TenantCache(
-            "prices", ttl_s, lambda tenant_id, _: tenant_id
+            "prices", ttl_s, lambda tenant_id, _: tenant_id, read
         )
         self.redis = redis.asyncio.Redis.from_url(
             settings.REDIS_URL, socket_connect_timeout=2, health_check_interval=5
         )
         self.quota = Quota(tell=tell_and_count)
-        self.writer = UsageWriter()
+        self.writer = UsageWriter(self.database.write)
         self.access_log = AccessLog()
         # What must outlive the request that began it: settlements, late releases.
         self._background: set[asyncio.Task[Any]] = set()
@@ -95,7 +99,11 @@ class Runtime:
         await asyncio.gather(self.replicas.refresh(), self.replicas.read_fleet())
         polls = (self.replicas.poll_forever, self.replicas.follow_fleet)
         changes = partial(invalidation.follow, self.drop)
-        writes = (self.writer.beat_forever, self.writer.tell_forever, checkpoint_forever)
+        writes = (
+            self.writer.beat_forever,
+            self.writer.tell_forever,
+            partial(checkpoint_forever, self.database.read),
+        )
         for loop in (*polls, changes, self.far_tapes.follow, *writes):
             self._loops.append(asyncio.create_task(keep_running(loop)))
 
@@ -112,6 +120,7 @@ class Runtime:
         self.writer.stop()
         if self._writing is not None:
             await self._writing
+        await self.database.stop()
         await self.quota.close()
         await self.redis.aclose()
         await self.session.close()

@@ -9,13 +9,12 @@ takes it; an opening fails to its caller. stop() returns when everything is writ
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from django.db import DatabaseError, DataError, IntegrityError, connections
+from django.db import DatabaseError, DataError, IntegrityError
 
 from gateway import metrics
-from gateway.database import in_thread
+from gateway.database_process import Ask
 from tenants.events import show
 from tenants.metering import (
     USAGE_RECORDED,
@@ -53,9 +52,13 @@ class Batch:
     ends: list[UsageEnd] = field(default_factory=list)
     touched: dict[str, TokenCounts | None] = field(default_factory=dict)
 
+    def asked(self) -> tuple[list[UsageStart], dict[str, TokenCounts | None], list[UsageEnd]]:
+        """Of write_together."""
+        return [opening.start for opening in self.openings], self.touched, self.ends
+
 
 class UsageWriter:
-    def __init__(self) -> None:
+    def __init__(self, write: Ask) -> None:
         self._openings: list[Opening] = []
         self._ends: list[UsageEnd] = []
         self._touched: dict[str, TokenCounts | None] = {}
@@ -66,7 +69,7 @@ class UsageWriter:
         self._timer: asyncio.TimerHandle | None = None
         self._is_settling_due = False
         self._is_stopping = False
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="usage")
+        self._ask = write
 
     def open(self, start: UsageStart, counts: Counts) -> asyncio.Future[None]:
         """Queue the opening; await the result for durability.
@@ -109,18 +112,11 @@ class UsageWriter:
                 await show(tenant_id, USAGE_RECORDED, {"adapter": adapter})
 
     async def run(self) -> None:
-        """Until stop(): then what was queued before it is written and run() returns.
-
-        The thread's connection is closed with it.
-        """
-        try:
-            while not self._is_stopping or self._openings or self._ends:
-                await self._due.wait()
-                self._due.clear()
-                await self._write(self._take())
-        finally:
-            await in_thread(connections.close_all, self._thread)
-            self._thread.shutdown()
+        """Until stop(): then what was queued before it is written and run() returns."""
+        while not self._is_stopping or self._openings or self._ends:
+            await self._due.wait()
+            self._due.clear()
+            await self._write(self._take())
 
     def _take(self) -> Batch:
         """Openings, and what else is due. A settlement never goes before its opening."""
@@ -143,7 +139,7 @@ class UsageWriter:
 
     async def _write(self, batch: Batch) -> None:
         try:
-            await in_thread(lambda: write_together(batch), self._thread)
+            await self._ask(write_together, *batch.asked())
         except Exception:
             # One bad write must not take its neighbours along: each alone, then.
             metrics.WRITER_FAILURES.inc()
@@ -172,7 +168,7 @@ class UsageWriter:
 
     async def _failure(self, batch: Batch) -> Exception | None:
         try:
-            await in_thread(lambda: write_together(batch), self._thread)
+            await self._ask(write_together, *batch.asked())
         except Exception as error:  # noqa: BLE001 It is the caller's to sort.
             return error
         return None
@@ -187,14 +183,16 @@ def may_pass(error: Exception | None) -> bool:
     return isinstance(error, DatabaseError) and not isinstance(error, DataError | IntegrityError)
 
 
-def write_together(batch: Batch) -> None:
+def write_together(
+    starts: list[UsageStart], touched: dict[str, TokenCounts | None], ends: list[UsageEnd]
+) -> None:
     """Each of them is one statement, or may be done in part: all are idempotent."""
-    if batch.openings:
-        open_usage(opening.start for opening in batch.openings)
-    if batch.touched:
-        touch_usage(batch.touched)
-    if batch.ends:
-        settle_usage(batch.ends)
+    if starts:
+        open_usage(starts)
+    if touched:
+        touch_usage(touched)
+    if ends:
+        settle_usage(ends)
 
 
 def finish(opening: Opening, error: Exception | None) -> None:

@@ -33,5 +33,10 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
         self.details = [dict(detail) for detail in details]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Whole, where it goes to another process: the message alone would make none again."""
+        given = (self.code, self.status, self.message, self.type, self.param)
+        return (ApiError, (*given, self.headers, self.details))
+
     def __repr__(self) -> str:
         return f"ApiError({self.code!r}, {self.status}, {self.message!r})"

@@ -137,7 +137,7 @@ async def usage(runtime: Runtime, request: Request) -> None:
     principal = await principal_of(runtime, request)
     require_scope(principal, KeyScope.USAGE)
     ask = parse_usage(request.query, timezone.now())
-    page = await in_thread(lambda: usage_page(principal.tenant_id, ask), READER)
+    page = await in_thread(lambda: usage_page(principal.tenant_id, ask), pool=READER)
     await request.answer_json(page)
 
 

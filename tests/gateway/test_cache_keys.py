@@ -49,12 +49,18 @@ def make_asker(tenant: Tenant, user: User, number: int) -> Asker:
     return Asker(tenant, user, create_key(system(tenant.id), "k", ["inference"]).raw)
 
 
+def caches_of(runtime: Runtime) -> dict[str, TenantCache[Any]]:
+    return {name: one for name, one in vars(runtime).items() if isinstance(one, TenantCache)}
+
+
 @pytest.fixture
 async def runtime(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Runtime]:
     """With a reader of its own, whose connection ends with the test."""
     with ThreadPoolExecutor(1) as readers:
         monkeypatch.setattr(database, "_READERS", readers)
         found = Runtime()
+        for cache in caches_of(found).values():
+            monkeypatch.setattr(cache, "_read", database.in_thread)
         yield found
         await database.in_thread(connections.close_all)
     await found.quota.close()
@@ -91,8 +97,7 @@ async def test_every_cache_tells_tenants_apart(
     runtime: Runtime, askers: tuple[Asker, Asker]
 ) -> None:
     """Equal names, asked in turn: each gets its own, from an entry that only its own push drops."""
-    caches = {name: one for name, one in vars(runtime).items() if isinstance(one, TenantCache)}
-    for name, cache in caches.items():
+    for name, cache in caches_of(runtime).items():
         for ask in QUESTIONS[name]:
             cache.drop(None)
             first = [await ask(runtime, one) for one in askers]

@@ -29,7 +29,7 @@ class Source:
 
 
 def make_cache(ttl_s: float = 10.0) -> TenantCache[int]:
-    return TenantCache("test", ttl_s, lambda key, _: key[0])
+    return TenantCache("test", ttl_s, lambda key, _: key[0], asyncio.to_thread)
 
 
 async def test_it_works() -> None:

@@ -29,7 +29,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 async def test_the_log_does_not_grow(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "CHECKPOINT_INTERVAL_S", 0.01)
     log = file.with_name(file.name + "-wal")
-    beside = asyncio.create_task(database.checkpoint_forever())
+    beside = asyncio.create_task(database.checkpoint_forever(database.in_thread))
     for _ in range(60):
         await database.in_thread(write)
         await asyncio.sleep(0.02)

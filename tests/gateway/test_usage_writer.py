@@ -11,6 +11,7 @@ from asgiref.sync import sync_to_async
 from django.db import DataError, OperationalError, connections
 
 from gateway import usage_writer
+from gateway.database import in_thread
 from gateway.usage_writer import UsageWriter
 from tenants.metering import TokenCounts, UsageEnd, UsageStart, open_usage, settle_usage
 from tenants.models import UsageRecord
@@ -33,7 +34,7 @@ def nothing() -> TokenCounts | None:
 
 @contextlib.asynccontextmanager
 async def running() -> AsyncIterator[UsageWriter]:
-    writer = UsageWriter()
+    writer = UsageWriter(in_thread)
     task = asyncio.create_task(writer.run())
     yield writer
     writer.stop()

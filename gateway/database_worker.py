@@ -1,0 +1,76 @@
+"""`python -m gateway.database_worker FD`: the process behind database_process.DatabaseProcess.
+
+Calls come by the socket with that number, and answers go back. It ends with its web process, having
+done what that asked of it: nothing else ends it, neither a key of the terminal nor a stop of the
+whole group, which the web process outlives to drain its streams.
+"""
+
+import logging
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+import django
+
+from tenants.errors import ApiError
+
+log = logging.getLogger(__name__)
+
+NUM_READERS = 2
+
+
+class Answers:
+    """The way back, for the readers and the writer alike."""
+
+    def __init__(self, way: Connection) -> None:
+        self._way = way
+        self._lock = threading.Lock()
+
+    def give(self, number: int, function: Callable[..., Any], args: Any) -> None:
+        from gateway.database import guarded
+
+        try:
+            answer = (number, False, guarded(function, *args))
+        except Exception as error:  # noqa: BLE001 It is the caller's.
+            answer = (number, True, with_trace(error))
+        # The web process may be gone by now.
+        with self._lock, suppress(BrokenPipeError):
+            self._way.send(answer)
+
+
+def with_trace(error: Exception) -> Exception:
+    """Pickling drops where it was raised. What is an answer to a client needs none."""
+    if not isinstance(error, ApiError):
+        error.add_note("".join(traceback.format_exception(error)))
+    return error
+
+
+def serve(way: Connection) -> None:
+    """Until the web process closes its end. Writes one by one, in order; reads beside them."""
+    answers = Answers(way)
+    with ThreadPoolExecutor(NUM_READERS) as readers, ThreadPoolExecutor(1) as writer:
+        while True:
+            try:
+                number, is_write, function, args = way.recv()
+            except (EOFError, ConnectionResetError):
+                return
+            lane = writer if is_write else readers
+            lane.submit(answers.give, number, function, args)
+
+
+def main(fd: int) -> None:
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, signal.SIG_IGN)
+    django.setup()
+    with Connection(fd) as way:
+        serve(way)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
