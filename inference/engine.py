@@ -4,7 +4,6 @@ Everything shared is guarded by one lock, held while planning and while taking r
 during a forward. Events are delivered by the loop's thread outside the lock, in order a request.
 """
 
-import logging
 import random
 import threading
 import time
@@ -13,13 +12,13 @@ from collections.abc import Sequence as Items
 from inference.adapter_memory import adapter_store
 from inference.config import EngineConfig
 from inference.errors import EngineError, ErrorCode
+from inference.flights import Flights
 from inference.grammar import Grammars
 from inference.kv_cache import KvCache
-from inference.lora import PackedAdapter
-from inference.model_runner import Flight, Forward, ModelRunner
+from inference.model_runner import ModelRunner
 from inference.model_spec import ModelSpec
 from inference.offline import generate
-from inference.plan import Plan
+from inference.plan import Limits
 from inference.request import (
     Aborted,
     AdapterInfo,
@@ -30,14 +29,12 @@ from inference.request import (
 from inference.request_check import check_request
 from inference.results import Delivery, OnEvent, Results, deliver, failed
 from inference.sampler import Sampler
-from inference.scheduler import Limits, Scheduler
+from inference.scheduler import Scheduler
 from inference.sequence import Sequence
 from inference.snapshot import engine_stats
 from inference.startup import start
 from inference.stats import Counters, EngineStats
 from inference.warm_up import warm_up
-
-logger = logging.getLogger(__name__)
 
 # Between two looks for the end of a copy to the device, while nothing else is to be done.
 COPY_POLL_S = 0.0002
@@ -73,13 +70,15 @@ class Engine:
         if parts.device.type == "cuda":
             warm_up(self._runner, parts.max_batch_tokens, parts.max_model_len)
         self._overlaps = parts.device.type == "cuda" if config.overlap is None else config.overlap
-        self._flight: Flight | None = None
         self._grammars = Grammars(
             config.model_path, parts.spec.vocab_size, parts.spec.eos_token_ids, self._wake
         )
         self._counters = Counters()
         self._results = Results(
             self._scheduler, self._adapters, self._counters, parts.spec.eos_token_ids
+        )
+        self._flights = Flights(
+            self._runner, self._scheduler, self._adapters, self._results, self._lock
         )
         self._seeds = random.Random(config.seed)
         self._aborts: set[str] = set()
@@ -158,15 +157,15 @@ class Engine:
             self._take_grammars(deliveries)
             plan = self._scheduler.schedule()
             packed = [self._adapters.packed(adapter) for adapter in plan.copies]
-        forward = self._launch(plan, packed, deliveries)
-        self._collect(deliveries)
+        forward = self._flights.launch(plan, packed, deliveries)
+        self._flights.collect(deliveries)
         if forward is not None:
-            self._sample(forward, deliveries)
+            self._flights.sample(forward, deliveries)
         if not self._overlaps:
-            self._collect(deliveries)
+            self._flights.collect(deliveries)
         for on_event, event in deliveries:
             deliver(on_event, event)
-        return bool(plan.work or plan.copies or deliveries or self._flight)
+        return bool(plan.work or plan.copies or deliveries or self._flights.is_one_on_its_way)
 
     def run(self) -> None:
         """Steps until stop(), for a thread of its own. What is left then ends as aborted, also when
@@ -258,52 +257,3 @@ class Engine:
                 self._scheduler.prepared(sequence)
             else:
                 self._results.end(sequence, failed(sequence, error), deliveries)
-
-    def _launch(
-        self, plan: Plan, packed: list[PackedAdapter], deliveries: list[Delivery]
-    ) -> Forward | None:
-        is_ahead = self._adapters.pool.copies_ahead
-        try:
-            if plan.copies:
-                self._adapters.mark_launched()
-            if not is_ahead:
-                self._adapters.start_copies(plan.copies, packed)
-            forward = self._runner.launch(plan) if plan.work else None
-            if is_ahead:
-                # None is for this forward: the device has work while they are queued.
-                self._adapters.start_copies(plan.copies, packed)
-            return forward
-        except Exception:
-            logger.exception("a step failed")
-            with self._lock:
-                self._results.fail(plan.work, deliveries)
-                for adapter in plan.copies:
-                    self._adapters.give_up_copy(adapter)
-            return None
-
-    def _sample(self, forward: Forward, deliveries: list[Delivery]) -> None:
-        try:
-            self._flight = self._runner.sample(forward)
-        except Exception:
-            logger.exception("sampling failed")
-            with self._lock:
-                self._results.fail(forward.plan.work, deliveries)
-            return
-        with self._lock:
-            for work, place in self._flight.launched():
-                self._scheduler.launched(work, place)
-
-    def _collect(self, deliveries: list[Delivery]) -> None:
-        """Takes in the step that is on its way, if one is."""
-        flight, self._flight = self._flight, None
-        if flight is None:
-            return
-        try:
-            outcome = self._runner.collect(flight)
-        except Exception:
-            logger.exception("a step failed")
-            with self._lock:
-                self._results.fail(flight.works, deliveries)
-            return
-        with self._lock:
-            self._results.take(outcome, deliveries)

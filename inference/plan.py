@@ -7,6 +7,14 @@ from inference.sequence import Sequence
 
 
 @dataclass(frozen=True)
+class Limits:
+    """Sequences running at once, and tokens of one forward."""
+
+    max_num_seqs: int
+    max_batch_tokens: int
+
+
+@dataclass(frozen=True)
 class Work:
     """num_tokens of sequence from start on. samples: the last of them yields a new token."""
 

@@ -18,23 +18,14 @@ admissions more, and then until those that hold the room have ended.
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from inference.adapter import Adapter
 from inference.adapter_pool import AdapterPool
 from inference.kv_cache import KvCache
-from inference.plan import Plan, Work
+from inference.plan import Limits, Plan, Work
 from inference.sequence import Sequence
 from inference.stats import QueueTimes
 from inference.waiting import Waiting
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Sequences running at once, and tokens of one forward."""
-
-    max_num_seqs: int
-    max_batch_tokens: int
 
 
 class Scheduler:

@@ -17,9 +17,9 @@ from inference.adapter import Adapter
 from inference.adapter_pool import AdapterPool
 from inference.bench.chart import Series, write_chart
 from inference.kv_cache import KvCache
-from inference.plan import Plan
+from inference.plan import Limits, Plan
 from inference.request import GenerateRequest, SamplingParams
-from inference.scheduler import Limits, Scheduler
+from inference.scheduler import Scheduler
 from inference.sequence import Sequence
 
 STEP_MS = 6.0

@@ -8,9 +8,9 @@ from itertools import count
 from inference.adapter import Adapter
 from inference.adapter_pool import AdapterPool
 from inference.kv_cache import KvCache
-from inference.plan import Plan
+from inference.plan import Limits, Plan
 from inference.request import GenerateRequest, SamplingParams
-from inference.scheduler import Limits, Scheduler
+from inference.scheduler import Scheduler
 from inference.sequence import Sequence
 from inference.waiting import OUTPUT_UNITS, PROMPT_UNITS
 

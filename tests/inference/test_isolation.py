@@ -11,9 +11,9 @@ from inference.adapter import Adapter
 from inference.adapter_format import find_invocation
 from inference.adapter_pool import AdapterPool
 from inference.kv_cache import KvCache
-from inference.plan import Work
+from inference.plan import Limits, Work
 from inference.request import GenerateRequest, SamplingParams
-from inference.scheduler import Limits, Scheduler
+from inference.scheduler import Scheduler
 from inference.sequence import Sequence
 from tests.inference.witness import Witness
 
