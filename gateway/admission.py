@@ -2,8 +2,8 @@
 settle.
 
 Nothing here asks the database in the steady state: keys, models and prices come from caches that
-changes are pushed to. Whatever ends a request, what was reserved is settled exactly once, in a task
-that no disconnect cancels.
+changes are pushed to. Whatever ends a request, what was reserved is settled exactly once; who
+leaves meanwhile stops nothing of it.
 """
 
 import hashlib
@@ -128,7 +128,7 @@ async def admit(
         generation.fail("internal_error")
         raise
     finally:
-        await runtime.finish(generation.settle())
+        await generation.settle()
 
 
 @contextmanager

@@ -239,7 +239,7 @@ class Generation:
 
     async def settle(self) -> None:
         """Book what was produced, in the ledger and in the counters; nothing of what failed before
-        its client had any of it. Admission calls it, once.
+        its client had any of it. Admission calls it, once; to cancel it leaves nothing undone.
         """
         if self.status == "failed" and not self._is_committed:
             self._write_off()

@@ -64,7 +64,7 @@ class Runtime:
         self.quota = Quota(tell=tell_and_count)
         self.writer = UsageWriter(self.database.write)
         self.access_log = AccessLog()
-        # What must outlive the request that began it: settlements, late releases.
+        # What outlives the request or message that began it.
         self._background: set[asyncio.Task[Any]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._writing: asyncio.Task[None] | None = None
@@ -134,10 +134,6 @@ class Runtime:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
-
-    async def finish(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Await work that goes on when the caller is cancelled."""
-        return await asyncio.shield(self.spawn(work))
 
     def drop(self, tenant_id: int | None) -> None:
         for cache in (self.principals, self.models, self.prices):

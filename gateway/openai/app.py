@@ -163,27 +163,23 @@ async def until_gone(request: Request, work: Awaitable[None]) -> None:
     """The work, cancelled when the client closes its connection: that aborts the generation on the
     replica.
     """
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(request.disconnected())
+    task = asyncio.current_task()
+    assert task is not None
+    leaving = asyncio.create_task(leave(request, task))
     try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            request.has_left = True
-            raise ClientGone
-        await working
+        await work
+    except asyncio.CancelledError:
+        if request.has_left and not task.uncancel():
+            raise ClientGone from None
+        raise
     finally:
         leaving.cancel()
-        await stopped(working)
 
 
-async def stopped(work: "asyncio.Future[None]") -> None:
-    """Cancel what still runs and wait for its clean-up; its outcome was either awaited or is of no
-    interest.
-    """
-    work.cancel()
-    await asyncio.wait((work,))
-    if not work.cancelled():
-        work.exception()
+async def leave(request: Request, task: "asyncio.Task[Any]") -> None:
+    await request.disconnected()
+    request.has_left = True
+    task.cancel()
 
 
 async def whole(runtime: Runtime, request: Request, principal: Principal, ask: Ask) -> None:
@@ -206,7 +202,6 @@ async def stream(runtime: Runtime, request: Request, principal: Principal, ask: 
     error.
     """
     answer = EventStream(request)
-    keep_alive = asyncio.create_task(answer.keep_alive_forever())
     try:
         async with admit(runtime, principal, ask, request.request_id) as generation:
             request.visit.generation = generation
@@ -228,7 +223,7 @@ async def stream(runtime: Runtime, request: Request, principal: Principal, ask: 
         log.exception("%s broke in its stream", request.request_id)
         await answer.write(sse({"error": error_object(internal_error())}))
     finally:
-        keep_alive.cancel()
+        answer.end()
     await request.write(DONE_FRAME, more=False)
 
 
@@ -239,6 +234,8 @@ class EventStream:
         self.is_admitted = False
         self._request = request
         self._written_at = time.monotonic()
+        self._writing: asyncio.Task[None] | None = None
+        self._timer = self._look_in(KEEP_ALIVE_INTERVAL_S)
 
     async def write(self, frame: bytes) -> None:
         if not self._request.status:
@@ -246,13 +243,21 @@ class EventStream:
         await self._request.write(frame)
         self._written_at = time.monotonic()
 
-    async def keep_alive_forever(self) -> None:
+    def end(self) -> None:
+        self._timer.cancel()
+        if self._writing is not None:
+            self._writing.cancel()
+
+    def _look_in(self, delay_s: float) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(delay_s, self._keep_alive)
+
+    def _keep_alive(self) -> None:
         """A long prefill must not look like a dead connection to the proxies on the way."""
-        while True:
-            idle_s = time.monotonic() - self._written_at
-            await asyncio.sleep(max(0.1, KEEP_ALIVE_INTERVAL_S - idle_s))
-            if self.is_admitted and time.monotonic() - self._written_at >= KEEP_ALIVE_INTERVAL_S:
-                await self.write(KEEP_ALIVE_FRAME)
+        left_s = self._written_at + KEEP_ALIVE_INTERVAL_S - time.monotonic()
+        if self.is_admitted and left_s <= 0:
+            self._writing = asyncio.create_task(self.write(KEEP_ALIVE_FRAME))
+            left_s = KEEP_ALIVE_INTERVAL_S
+        self._timer = self._look_in(max(0.1, left_s))
 
 
 def observe_first_token(request: Request, generation: Generation) -> None:
