@@ -5,7 +5,7 @@ so the tokens of a request are known however it ends. Pure: no sockets, no clock
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -129,20 +129,11 @@ class Relay:
         if not isinstance(usage, dict):
             return
         details = usage.get("prompt_tokens_details") or {}
-        found = Tokens(
-            prompt=int(usage.get("prompt_tokens") or 0),
-            cached=int(details.get("cached_tokens") or 0),
-            completion=int(usage.get("completion_tokens") or 0),
-        )
         # Of several choices each may report late: counts never go back.
-        self.tokens = replace(
-            found,
-            prompt=max(found.prompt, self.tokens.prompt),
-            cached=min(
-                max(found.cached, self.tokens.cached), max(found.prompt, self.tokens.prompt)
-            ),
-            completion=max(found.completion, self.tokens.completion),
-        )
+        prompt = max(int(usage.get("prompt_tokens") or 0), self.tokens.prompt)
+        cached = max(int(details.get("cached_tokens") or 0), self.tokens.cached)
+        completion = max(int(usage.get("completion_tokens") or 0), self.tokens.completion)
+        self.tokens = Tokens(prompt, min(cached, prompt), completion)
         # Text held back for a stop string or half a character: produced, though not yet shown.
         self.has_token = self.has_token or self.tokens.completion > 0
 
@@ -154,7 +145,8 @@ class Relay:
             return chunk
         if self._ask.include_usage:
             return {**chunk, "usage": None}
-        return {name: value for name, value in chunk.items() if name != "usage"}
+        chunk.pop("usage", None)
+        return chunk
 
     def usage_chunk(self) -> dict[str, Any]:
         """The one with empty choices, sent last to clients that asked for it."""
