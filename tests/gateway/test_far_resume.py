@@ -131,7 +131,8 @@ def test_cancel_reaches_it(stack: Stack, acme: Customer, webs: list[Web]) -> Non
         take(link, 5)
         say(link, type="cancel", id="b")
         assert take_all(link)[-1]["error"]["code"] == "cancelled"
-        assert not num_running(stack)
+        # The replica hears of it when its connection closes.
+        wait_for("the abort", lambda: not num_running(stack))
         say(link, type="ping")
         assert hear(link) == {"type": "pong"}
     assert acme.usage(1)[0].status == "cancelled"
@@ -148,7 +149,8 @@ def test_cancelled_before_it_is_found(
         say(link, type="cancel", id="b")
         assert hear(link)["type"] == "resumed"
         assert take_all(link)[-1]["error"]["code"] == "cancelled"
-        assert not num_running(stack)
+        # The replica hears of it when its connection closes.
+        wait_for("the abort", lambda: not num_running(stack))
     assert acme.usage(1)[0].status == "cancelled"
 
 

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import DataError, OperationalError, connections
 
-from gateway import usage_writer
+from gateway import database, usage_writer
 from gateway.database import in_thread
 from gateway.usage_writer import UsageWriter
 from tenants.metering import TokenCounts, UsageEnd, UsageStart, open_usage, settle_usage
@@ -23,8 +24,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-async def _leave_no_connection() -> AsyncIterator[None]:
-    yield
+async def _leave_no_connection(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """The writer's thread is the test's own, and its connection ends with it."""
+    with ThreadPoolExecutor(1) as readers:
+        monkeypatch.setattr(database, "_READERS", readers)
+        yield
+        await in_thread(connections.close_all)
     await sync_to_async(connections.close_all)()
 
 

@@ -103,10 +103,10 @@ def test_failing_replicas(node: Node, stack: Stack, acme: Customer) -> None:
     name, kind = "InternalServerError", "server_error"
     behave(stack, die_after=3, token_interval_s=0.05)
     whole = thrown(node.ask(acme, CREATE, CHAT))
-    assert whole == (name, 502, kind, None, "replica_failed")
+    assert whole == (name, 503, kind, None, "no_replica")
     assert failure(status=503, error=BUSY) == (name, 503, kind, None, "overloaded")
     # The last: who answers with another version is doubted for a while.
-    assert failure(fingerprint="e" * 64) == (name, 500, kind, None, "internal_error")
+    assert failure(fingerprint="e" * 64) == (name, 503, kind, None, "version_mismatch")
 
 
 @pytest.mark.parametrize(
