@@ -17,8 +17,7 @@ NOTHING = object()
 
 class ScriptCalls:
     """Each call is written at once and waits for its reply alone, by no lock, pool or task: a turn
-    of a busy loop takes milliseconds, and each of those would cost one. What is called in one turn
-    goes out together.
+    of a busy loop takes milliseconds, and each of those would cost one.
 
     A call whose caller left has run, or will; its reply is dropped. One an event loop; close() it.
     """

@@ -1,4 +1,4 @@
-"""Calls of a Lua script, many in a round trip: each its own reply, error and fate."""
+"""Calls of a Lua script, many at once: each its own reply, error and fate."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 import redis.asyncio
-import uvloop
 from django.conf import settings
 from redis.exceptions import RedisError, ResponseError
 
@@ -42,30 +41,9 @@ async def calls(client: "redis.asyncio.Redis") -> AsyncIterator[ScriptCalls]:
         yield calls
 
 
-async def num_reads(client: "redis.asyncio.Redis") -> int:
-    """What the store has read from sockets: a pipeline is one of them."""
-    return int((await client.info("stats"))["total_reads_processed"])
-
-
 async def test_it_works(calls: ScriptCalls) -> None:
     replies = await asyncio.gather(*(calls.call("add", KEYS, [1]) for _ in range(200)))
     assert replies == list(range(1, 201))
-
-
-def test_calls_of_one_turn_go_out_together() -> None:
-    """By the loop of the web processes, which keeps what is written until its turn ends."""
-
-    async def num_reads_of(num_calls: int) -> int:
-        async with redis.asyncio.Redis.from_url(settings.REDIS_URL) as client:
-            async with script_calls(client) as calls:
-                await calls.call("add", KEYS, [0])
-                before = await num_reads(client)
-                await asyncio.gather(*(calls.call("add", KEYS, [1]) for _ in range(num_calls)))
-                found = await num_reads(client) - before
-            await client.delete(*KEYS)
-            return found
-
-    assert uvloop.run(num_reads_of(200)) < 100
 
 
 async def test_a_store_that_does_not_answer_is_given_up(client: "redis.asyncio.Redis") -> None:
