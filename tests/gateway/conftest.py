@@ -141,7 +141,8 @@ def stack(running_stack: Stack, django_db_blocker: DjangoDbBlocker) -> Iterator[
     web = running_stack.web
     for replica in running_stack.replicas:
         up = f'grafthouse_replica_up{{replica="{replica.url}"}}'
-        wait_for("the replicas", lambda up=up: metric(web, up) == 1)  # type: ignore[misc]
+        # One that a test before made fail again and again is left alone for up to 30 s.
+        wait_for("the replicas", lambda up=up: metric(web, up) == 1, 60)  # type: ignore[misc]
     url = running_stack.database_url
     with django_db_blocker.unblock(), default_database(url), default_store():
         yield running_stack
