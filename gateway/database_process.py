@@ -87,9 +87,13 @@ class DatabaseProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             command = (sys.executable, "-m", "gateway.database_worker", str(theirs.fileno()))
-            self._process = await asyncio.create_subprocess_exec(
-                *command, cwd=settings.ROOT_DIR, env=environment(), pass_fds=(theirs.fileno(),)
-            )
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *command, cwd=settings.ROOT_DIR, env=environment(), pass_fds=(theirs.fileno(),)
+                )
+            except OSError as error:
+                ours.close()
+                raise OperationalError(f"the database process does not start: {error}") from error
         _, link = await asyncio.get_running_loop().create_unix_connection(Link, sock=ours)
         return link
 

@@ -5,6 +5,7 @@ done what that asked of it: nothing else ends it, neither a key of the terminal 
 whole group, which the web process outlives to drain its streams.
 """
 
+import copy
 import gc
 import signal
 import sys
@@ -37,6 +38,12 @@ class Answers:
             answer = (number, False, guarded(function, *args))
         except Exception as error:  # noqa: BLE001 It is the caller's.
             answer = (number, True, with_trace(error))
+        try:
+            self._send(answer)
+        except Exception as error:  # noqa: BLE001 Or its caller would wait for ever.
+            self._send((number, True, RuntimeError(f"{answer[2]!r} cannot be sent: {error}")))
+
+    def _send(self, answer: tuple[int, bool, Any]) -> None:
         # The web process may be gone by now.
         with self._lock, suppress(BrokenPipeError):
             self._way.send(answer)
@@ -44,8 +51,15 @@ class Answers:
 
 def with_trace(error: Exception) -> Exception:
     """Pickling drops where it was raised. What is an answer to a client needs none."""
-    if not isinstance(error, ApiError):
-        error.add_note("".join(traceback.format_exception(error)))
+    if isinstance(error, ApiError):
+        return error
+    trace = "".join(traceback.format_exception(error))
+    try:
+        # Made anew as the other end will: not every class of errors can be.
+        copy.copy(error)
+    except Exception:  # noqa: BLE001 Whatever its class raises.
+        error = RuntimeError(repr(error))
+    error.add_note(trace)
     return error
 
 

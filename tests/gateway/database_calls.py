@@ -1,6 +1,7 @@
 """What the tests ask of a database process: it imports them by name."""
 
 import os
+import threading
 import time
 
 from django.db import OperationalError
@@ -30,6 +31,21 @@ def refuse() -> None:
 
 def fail() -> None:
     raise OperationalError("database is locked")
+
+
+class OddError(Exception):
+    """Cannot be made again from its args, as pickling does."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first + second)
+
+
+def fail_oddly() -> None:
+    raise OddError("no", "where")
+
+
+def fail_with_a_lock() -> None:
+    raise ValueError(threading.Lock())
 
 
 def die_with(pid_file: str) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -63,6 +63,25 @@ async def test_what_is_raised_there_is_raised_here_whole(database: DatabaseProce
         await database.write(calls.fail)
     # Where it was raised is not lost on the way.
     assert "in fail" in failed.value.__notes__[0]
+
+
+@pytest.mark.parametrize("call", [calls.fail_oddly, calls.fail_with_a_lock])
+async def test_an_error_that_cannot_travel_is_told_of(
+    database: DatabaseProcess, call: Callable[[], None]
+) -> None:
+    for ask in (database.read, database.write):
+        with pytest.raises(RuntimeError, match=r"nowhere|lock"):
+            await ask(call)
+
+
+async def test_one_that_cannot_start_is_a_database_that_is_away(
+    database: DatabaseProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", "/nowhere/python")
+        with pytest.raises(OperationalError, match="does not start"):
+            await database.read(calls.done)
+    assert await database.read(calls.done) == []
 
 
 async def test_a_killed_one_is_replaced_and_asked_again(database: DatabaseProcess) -> None:
