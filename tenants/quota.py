@@ -146,13 +146,7 @@ class Quota:
     ) -> Reservation:
         tenant_id, family_id, day = principal.tenant_id, principal.family_id, self._today()
         limits, key_limits = principal.limits, principal.key_limits
-        args = [num_tokens, cost_nanos, self._hold_ms, secrets.token_hex(8)]
-        args += [as_text(limits), as_text(key_limits)]
-        reply = Reply.parse(await self._run("reserve", tenant_id, family_id, request_id, day, args))
-        if reply.status == "uncounted":
-            await self._rebuild(tenant_id, family_id, day, reply.name)
-            raw = await self._run("reserve", tenant_id, family_id, request_id, day, args)
-            reply = Reply.parse(raw)
+        reply = await self._hold(principal, request_id, day, num_tokens, cost_nanos)
         scopes = ((None, limits), (family_id, key_limits))
         if reply.status != "ok":
             if reply.status == "spent":
@@ -170,6 +164,20 @@ class Quota:
             headers=rate_headers(principal, reply),
             scopes=scopes,
         )
+
+    async def _hold(
+        self, principal: Principal, request_id: str, day: str, num_tokens: int, cost_nanos: int
+    ) -> Reply:
+        """The script's word. What the store has no count of is counted from the ledger first."""
+        tenant_id, family_id = principal.tenant_id, principal.family_id
+        args = [num_tokens, cost_nanos, self._hold_ms, secrets.token_hex(8)]
+        args += [as_text(principal.limits), as_text(principal.key_limits)]
+        call = ("reserve", tenant_id, family_id, request_id, day, args)
+        reply = Reply.parse(await self._run(*call))
+        if reply.status != "uncounted":
+            return reply
+        await self._rebuild(tenant_id, family_id, day, reply.name)
+        return Reply.parse(await self._run(*call))
 
     def _today(self) -> str:
         if self._clock_ms is None:

@@ -46,20 +46,7 @@ def errors(*statuses: int) -> dict[int, type[ErrorSerializer]]:
 
 
 def exception_handler(exc: Exception, context: Mapping[str, Any]) -> Response:
-    if isinstance(exc, Http404):
-        exc = exceptions.NotFound()
-    elif isinstance(exc, PermissionDenied):
-        exc = exceptions.PermissionDenied(str(exc) or None)
-    elif isinstance(exc, ObjectDoesNotExist):
-        # It was found when the request began: someone deleted it since.
-        log.warning("gone while it was asked for: %s", exc)
-        exc = exceptions.NotFound()
-    elif isinstance(exc, DataError):
-        # PostgreSQL's word on what no column holds, wherever in a request it stood.
-        log.warning("a value that no column holds: %s", exc)
-        exc = exceptions.ParseError(
-            "A value cannot be looked up or kept: expected text without NUL, numbers in range."
-        )
+    exc = from_django(exc)
     if isinstance(exc, ApiError):
         return render(exc.status, exc.code, exc.message, exc.details, exc.headers)
     if isinstance(exc, exceptions.APIException):
@@ -68,6 +55,25 @@ def exception_handler(exc: Exception, context: Mapping[str, Any]) -> Response:
     # Whoever watches for crashes (Django's test client does) still learns of it.
     got_request_exception.send(sender=None, request=context["request"]._request)
     return render(500, "internal_error", "The server failed; the failure was logged.")
+
+
+def from_django(exc: Exception) -> Exception:
+    """What Django raises for a client's doing, as DRF says it; all else as it is."""
+    if isinstance(exc, Http404):
+        return exceptions.NotFound()
+    if isinstance(exc, PermissionDenied):
+        return exceptions.PermissionDenied(str(exc) or None)
+    if isinstance(exc, ObjectDoesNotExist):
+        # It was found when the request began: someone deleted it since.
+        log.warning("gone while it was asked for: %s", exc)
+        return exceptions.NotFound()
+    if isinstance(exc, DataError):
+        # PostgreSQL's word on what no column holds, wherever in a request it stood.
+        log.warning("a value that no column holds: %s", exc)
+        return exceptions.ParseError(
+            "A value cannot be looked up or kept: expected text without NUL, numbers in range."
+        )
+    return exc
 
 
 def render(
