@@ -6,8 +6,10 @@ was killed is run again from the row; one that had a token then says that it nee
 
 import base64
 import hashlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from cryptography.fernet import Fernet, InvalidToken
@@ -135,11 +137,7 @@ def _fetch(row: Import, token: str, quarantine: str) -> bool:
     try:
         found = hub.look_up(row.repo_id, row.revision, token, plan.max_upload_bytes)
         require_room(plan, found.num_bytes)
-        with ThreadPoolExecutor(1) as pool:
-            work = pool.submit(hub.download, found, token, storage.quarantine_dir(quarantine))
-            while not wait([work], BEAT_S).done:
-                _own(row).update(heartbeat_at=timezone.now())
-            work.result()
+        _beat_while(row, partial(hub.download, found, token, storage.quarantine_dir(quarantine)))
         return _publish(row, found, quarantine)
     except hub.HubError as error:
         if error.is_passing and row.attempt < MAX_ATTEMPTS and not row.has_token:
@@ -150,6 +148,15 @@ def _fetch(row: Import, token: str, quarantine: str) -> bool:
     except ApiError as error:
         _settle(row, ImportStatus.FAILED, error_code=error.code, error=error.message)
     return False
+
+
+def _beat_while(row: Import, work: Callable[[], object]) -> None:
+    """Does the work on a thread of its own; meanwhile the row shows that its worker lives."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work)
+        while not wait([done], BEAT_S).done:
+            _own(row).update(heartbeat_at=timezone.now())
+        done.result()
 
 
 def _publish(row: Import, found: Any, quarantine: str) -> bool:

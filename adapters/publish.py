@@ -94,17 +94,7 @@ def upload(
         adapter = adapter or create_adapter(principal, name, request=request)
         number = _new_number(adapter, plan)
         require_room(plan, num_bytes)
-        version = AdapterVersion.objects.create(
-            tenant_id=principal.tenant_id,
-            adapter=adapter,
-            number=number,
-            quarantine=quarantine,
-            size_bytes=num_bytes,
-            report=empty_report() | {"facts": {"source": source} if source else {}},
-            profile=first_profile(adapter),
-            heartbeat_at=timezone.now(),
-            created_by=audit.name_of(principal),
-        )
+        version = _new_version(principal, adapter, number, quarantine, num_bytes, source)
         audit.record(principal, "version.uploaded", label(version), None, source, request)
         publish_version(version, VersionState.UPLOADED)
         tasks.queue(tasks.validate, version.tenant_id, version.id)
@@ -121,6 +111,27 @@ def _new_number(adapter: Adapter, plan: Plan) -> int:
     )
     adapter.refresh_from_db()
     return adapter.last_number
+
+
+def _new_version(
+    principal: Principal | audit.Actor,
+    adapter: Adapter,
+    number: int,
+    quarantine: str,
+    num_bytes: int,
+    source: dict[str, str] | None,
+) -> AdapterVersion:
+    return AdapterVersion.objects.create(
+        tenant_id=principal.tenant_id,
+        adapter=adapter,
+        number=number,
+        quarantine=quarantine,
+        size_bytes=num_bytes,
+        report=empty_report() | {"facts": {"source": source} if source else {}},
+        profile=first_profile(adapter),
+        heartbeat_at=timezone.now(),
+        created_by=audit.name_of(principal),
+    )
 
 
 def retry(
