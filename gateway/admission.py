@@ -128,7 +128,7 @@ async def admit(
         generation.fail("internal_error")
         raise
     finally:
-        await generation.settle()
+        generation.settle()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from django.db import DatabaseError
 
-from adapters.dialects.dialect import Dialect
+from adapters.dialects.dialect import Ability, Dialect
 from adapters.dialects.grafthouse import GRAFTHOUSE
 from gateway import metrics
 from gateway.admitted import Admission
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 # What another replica may do better.
 RETRIED = (ReplicaBusy, ReplicaLost, BrokenStream, DigestMismatch)
 NOTHING = TokenCounts(0, 0, 0)
+# Tokens that a plain answer's replica may hold back. Whose client leaves pays for so many less.
+PLAIN_STREAM_INTERVAL = 32
 
 Status = Literal["finished", "cancelled", "failed"]
 
@@ -154,7 +156,7 @@ class Generation:
     async def _attempt(self, url: str) -> AsyncGenerator[dict[str, Any], None]:
         replicas, digest = self._runtime.replicas, self.admission.resolved.digest
         dialect = replicas.dialect(url)
-        body = dialect.request(self._body, replicas.base_name(url), digest)
+        body = dialect.request(self._asked(dialect), replicas.base_name(url), digest)
         self.relay = self._new_relay(dialect, body["model"])
         self._replica = url
         held: list[dict[str, Any]] = []
@@ -186,6 +188,13 @@ class Generation:
             await self._bind()
         for one in held:
             yield one
+
+    def _asked(self, dialect: Dialect) -> dict[str, Any]:
+        """Of a plain answer nobody reads each token: fewer frames, and a count now and then."""
+        if self.admission.ask.is_stream or Ability.STREAM_INTERVAL not in dialect.abilities:
+            return self._body
+        interval = {"stream_interval": PLAIN_STREAM_INTERVAL}
+        return self._body | {"stream_options": self._body["stream_options"] | interval}
 
     def _sender(self) -> Sender:
         """A plain answer is nobody's to pay should this process die: nobody asks for it then."""
@@ -237,9 +246,9 @@ class Generation:
         """What is billed should this process die now."""
         return self._produced() if self._is_committed else None
 
-    async def settle(self) -> None:
+    def settle(self) -> None:
         """Book what was produced, in the ledger and in the counters; nothing of what failed before
-        its client had any of it. Admission calls it, once; to cancel it leaves nothing undone.
+        its client had any of it. Admission calls it, once.
         """
         if self.status == "failed" and not self._is_committed:
             self._write_off()
@@ -249,17 +258,18 @@ class Generation:
         if self._start is not None:
             self.end = UsageEnd(self._start, self.status, counts, self.error_code, self._replica)
             self._runtime.writer.settle(self.end)
-        await self._settle_quota(counts)
+        self._settle_quota(counts)
 
-    async def _settle_quota(self, counts: TokenCounts | None) -> None:
+    def _settle_quota(self, counts: TokenCounts | None) -> None:
+        """On its way before the answer's last byte is: the next request finds what came back."""
         quota, reservation = self._runtime.quota, self.admission.reservation
         if counts is None:
-            await quota.release(reservation)
+            quota.release(reservation)
             return
         for kind, number in asdict(counts).items():
             metrics.TOKENS.labels(kind).inc(number)
         cost = self.admission.prices.cost_nanos(counts.prompt, counts.cached, counts.completion)
-        await quota.settle(reservation, counts.prompt + counts.completion, cost)
+        quota.settle(reservation, counts.prompt + counts.completion, cost)
 
 
 def replica_failed() -> ApiError:

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import astuple
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import redis.asyncio
 from django.conf import settings
@@ -43,6 +43,8 @@ from tenants.reservation import Reservation, unknown
 from tenants.script_calls import ScriptCalls
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 # Of a tenant, or of a family of its keys, in a day or month.
 Ledger = Callable[[int, int | None, str], Awaitable[PeriodLedger]]
@@ -101,21 +103,23 @@ class Quota:
             self._beating = asyncio.create_task(self._beat_forever())
         return reservation
 
-    async def settle(self, reservation: Reservation, num_tokens: int, cost_nanos: int) -> None:
+    def settle(
+        self, reservation: Reservation, num_tokens: int, cost_nanos: int
+    ) -> "asyncio.Task[None]":
         """Replace the bounds by what was used, once; a second call changes nothing.
 
+        It is sent before this returns: whoever asks later finds it, and nobody need wait for it.
         Also for a hold that has expired. Never raises for the store's sake: it is retried until the
-        store is back, and the budget is then counted from the ledger again. A caller that is
-        cancelled leaves it to the background.
+        store is back, and the budget is then counted from the ledger again.
         """
-        await self._finish(reservation, num_tokens, cost_nanos)
+        return self._spawn(self._settle(reservation, num_tokens, cost_nanos))
 
-    async def release(self, reservation: Reservation) -> None:
-        """Give everything back, the request included.
+    def release(self, reservation: Reservation) -> "asyncio.Task[None]":
+        """Give everything back, the request included, as settle() does.
 
         It never ran. After settle() it does nothing.
         """
-        await self._finish(reservation, 0, 0, is_refund=True)
+        return self._spawn(self._settle(reservation, 0, 0, is_refund=True))
 
     async def abandon(
         self, tenant_id: int, family_id: int | None, request_id: str, day: str, num_tokens: int
@@ -197,30 +201,24 @@ class Quota:
             args = [period, ledger.num_tokens, ledger.spent_nanos, ids]
             await self._run("rebuild", tenant_id, whose, "rebuild", day, args)
 
-    async def _finish(
-        self, held: Reservation, num_tokens: int, cost_nanos: int, is_refund: bool = False
-    ) -> None:
-        try:
-            await self._settle(held, num_tokens, cost_nanos, is_refund)
-        except asyncio.CancelledError:
-            # It may not have been sent yet. To settle again changes nothing.
-            self._spawn(self._settle(held, num_tokens, cost_nanos, is_refund))
-            raise
-
-    async def _settle(
+    def _settle(
         self,
         held: Reservation,
         num_tokens: int,
         cost_nanos: int | None,
         is_refund: bool = False,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         self._open.pop(held.request_id, None)
         cost = "" if cost_nanos is None else cost_nanos
         args = [held.generation, num_tokens, cost, int(held.has_budget), int(is_refund)]
+        sent = self._run("settle", held.tenant_id, held.family_id, held.request_id, held.day, args)
+        return self._settled(held, num_tokens, sent)
+
+    async def _settled(
+        self, held: Reservation, num_tokens: int, sent: Coroutine[Any, Any, list[Any]]
+    ) -> None:
         try:
-            reply = await self._run(
-                "settle", held.tenant_id, held.family_id, held.request_id, held.day, args
-            )
+            reply = await sent
         except ApiError as error:
             log.warning("%s is settled later: %s", held.request_id, error)
             self._unsettled[held.request_id] = (held, num_tokens)
@@ -237,15 +235,19 @@ class Quota:
         held = unknown(principal.tenant_id, principal.family_id, request_id, self._today())
         await self._settle(held, 0, 0, is_refund=True)
 
-    async def _run(
+    def _run(
         self, verb: str, tenant_id: int, family_id: int | None, name: str, day: str, args: list[Any]
-    ) -> list[Any]:
+    ) -> Coroutine[Any, Any, list[Any]]:
+        """Sent here and now; to await: its reply."""
         now = "" if self._clock_ms is None else self._clock_ms()
         key = "" if family_id is None else family_id
         head = [name, now, key, day, day[:MONTH_CHARS]]
+        sent = self._scripts.call(verb, store_keys(tenant_id, family_id), [*head, *args])
+        return self._reply(verb, name, sent)
+
+    async def _reply(self, verb: str, name: str, sent: Coroutine[Any, Any, Any]) -> list[Any]:
         try:
-            keys = store_keys(tenant_id, family_id)
-            reply: list[Any] = await self._scripts.call(verb, keys, [*head, *args])
+            reply: list[Any] = await sent
         except (RedisError, OSError) as error:
             log.warning("%s: the counter store does not answer: %s", verb, error)
             raise store_unavailable() from error
@@ -255,10 +257,11 @@ class Quota:
             raise store_unavailable()
         return reply
 
-    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
         task = asyncio.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        return task
 
     async def _beat_forever(self) -> None:
         while True:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import hiredis
@@ -13,6 +13,10 @@ from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 # A connection that the server closed is noticed by using it: its calls are sent once more.
 MAX_ATTEMPTS = 2
 NOTHING = object()
+
+Command = tuple[Any, ...]
+# Over which connection, and its reply.
+Sent = tuple["Wire", "asyncio.Future[Any]"]
 
 
 class ScriptCalls:
@@ -41,37 +45,45 @@ class ScriptCalls:
             await wire.drained()
             wire.cut()
 
-    async def call(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """The reply of the script of this name.
+    def call(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Coroutine[Any, Any, Any]:
+        """To await: the reply of the script of this name. The call is sent here and now if there is
+        a connection, so later ones run after it.
 
-        Raises RedisError or OSError, the store's or the way's to it.
+        Raises, when awaited, RedisError or OSError, the store's or the way's to it.
         """
-        script = self._scripts[name]
-        command = ("EVALSHA", script.sha, len(keys), *keys, *args)
+        command = ("EVALSHA", self._scripts[name].sha, len(keys), *keys, *args)
+        wire = self._wire
+        sent = None if wire is None or wire.is_cut else (wire, wire.ask(command))
+        return self._reply(name, command, sent)
+
+    async def _reply(self, name: str, command: Command, sent: "Sent | None") -> Any:
         try:
-            return await self._ask(command)
+            return await self._ask(command, sent)
         except NoScriptError:
             # The store was restarted. Nothing of this call has run.
-            await self._ask(("SCRIPT", "LOAD", script.script))
+            await self._ask(("SCRIPT", "LOAD", self._scripts[name].script))
             return await self._ask(command)
 
-    async def _ask(self, command: tuple[Any, ...], attempt: int = 1) -> Any:
-        wire = self._wire
-        if wire is None or wire.is_cut:
-            wire = await self._connect()
+    async def _ask(self, command: Command, sent: "Sent | None" = None, attempt: int = 1) -> Any:
+        if sent is None:
+            wire = await self._connected_wire()
+            sent = (wire, wire.ask(command))
+        wire, reply = sent
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await wire.ask(command)
+                return await reply
         except TimeoutError as error:
             wire.cut()
             raise exceptions.TimeoutError(f"no reply within {self._timeout_s} s") from error
         except ConnectionError:
             if attempt == MAX_ATTEMPTS:
                 raise
-            return await self._ask(command, attempt + 1)
+            return await self._ask(command, attempt=attempt + 1)
 
-    async def _connect(self) -> "Wire":
+    async def _connected_wire(self) -> "Wire":
         """All that call meanwhile share one attempt."""
+        if self._wire is not None and not self._wire.is_cut:
+            return self._wire
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._open())
             self._connecting.add_done_callback(self._connected)
@@ -104,7 +116,7 @@ class Wire(asyncio.Protocol):
         self.is_cut = writer.transport.is_closing()
         writer.transport.set_protocol(self)
 
-    def ask(self, command: tuple[Any, ...]) -> "asyncio.Future[Any]":
+    def ask(self, command: Command) -> "asyncio.Future[Any]":
         """Its reply; ConnectionError if the connection is lost before it."""
         reply = asyncio.get_running_loop().create_future()
         if self.is_cut:

@@ -30,6 +30,8 @@ class Ability(StrEnum):
     TENANT_TURNS = "X-Tenant"
     # Knows afterwards what a request came to, by the id that it was sent with.
     USAGE = "usage"
+    # Puts as many tokens into one chunk of a stream as it is asked to.
+    STREAM_INTERVAL = "stream interval"
 
 
 class ReplicaError(Exception):

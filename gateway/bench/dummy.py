@@ -68,23 +68,32 @@ class Dummy:
                 await asyncio.sleep(num_tokens / self.tokens_per_s)
             write_json(writer, completion(model, num_tokens))
             return
+        interval = int((body.get("stream_options") or {}).get("stream_interval", 1))
         writer.write(STREAM_HEAD)
-        if self.tokens_per_s:
-            await self._write_paced(writer, model, num_tokens)
-        else:
-            tokens = (token(model, number) for number in range(1, num_tokens + 1))
-            write_frames(writer, (start(model), *tokens, *end(model, num_tokens)))
+        await self._write_stream(writer, model, list(chunk_sizes(num_tokens, interval)))
         writer.write(b"0\r\n\r\n")
 
-    async def _write_paced(self, writer: asyncio.StreamWriter, model: str, num_tokens: int) -> None:
-        interval_s, begin_s = 1 / self.tokens_per_s, time.monotonic()
-        write_frames(writer, (start(model),))
-        for number in range(1, num_tokens + 1):
-            write_frames(writer, (token(model, number),))
+    async def _write_stream(
+        self, writer: asyncio.StreamWriter, model: str, sizes: list[int]
+    ) -> None:
+        """sizes: tokens of each chunk. The first comes at once."""
+        begin_s, number = time.monotonic(), 0
+        frames = [start(model)]
+        for size in sizes:
             # By the clock, not by the last token: a late one does not delay those after it.
-            await asyncio.sleep(begin_s + number * interval_s - time.monotonic())
-            await writer.drain()
-        write_frames(writer, end(model, num_tokens))
+            await self._wait_for(number + size, begin_s)
+            number += size
+            frames.append(tokens(model, size, number))
+            if self.tokens_per_s:
+                write_frames(writer, frames)
+                frames = []
+                await writer.drain()
+        await self._wait_for(number + 1, begin_s)
+        write_frames(writer, (*frames, *end(model, number)))
+
+    async def _wait_for(self, number: int, begin_s: float) -> None:
+        if self.tokens_per_s:
+            await asyncio.sleep(begin_s + (number - 1) / self.tokens_per_s - time.monotonic())
 
 
 async def read_request(reader: asyncio.StreamReader) -> tuple[str, bytes]:
@@ -127,8 +136,16 @@ def start(model: str) -> bytes:
     return chunk(model, {"role": "assistant", "content": ""}, 0)
 
 
-def token(model: str, number: int) -> bytes:
-    return chunk(model, {"content": f"{time.monotonic_ns()} "}, number)
+def chunk_sizes(num_tokens: int, interval: int) -> Iterator[int]:
+    """One token, then as many as may wait for each other."""
+    yield 1
+    for begin in range(1, num_tokens, interval):
+        yield min(interval, num_tokens - begin)
+
+
+def tokens(model: str, size: int, number: int) -> bytes:
+    """`size` of them, the last of them the one of this number."""
+    return chunk(model, {"content": f"{time.monotonic_ns()} " * size}, number)
 
 
 def end(model: str, num_tokens: int) -> Iterator[bytes]:

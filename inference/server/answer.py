@@ -36,6 +36,40 @@ def frame(value: Any) -> bytes:
     return b"data: " + encode_json(value).encode() + b"\n\n"
 
 
+async def joined(steps: AsyncIterator[Step], interval: int) -> AsyncIterator[Step]:
+    """Steps in which each choice has one delta, of up to `interval` tokens: whoever only wants the
+    whole answer is spared a chunk for each. What came before an error is yielded before it.
+    """
+    held: dict[Choice, list[Delta]] = {}
+    try:
+        async for step in steps:
+            for choice, delta in step:
+                held.setdefault(choice, []).append(delta)
+            if max(map(len, held.values())) >= interval:
+                yield together(held)
+                held = {}
+    except EngineError:
+        if held:
+            yield together(held)
+        raise
+    if held:
+        yield together(held)
+
+
+def together(held: dict[Choice, list[Delta]]) -> Step:
+    return [
+        (
+            choice,
+            Delta(
+                "".join(delta.text for delta in deltas),
+                tuple(shown for delta in deltas for shown in delta.tokens),
+                deltas[-1].finish_reason,
+            ),
+        )
+        for choice, deltas in held.items()
+    ]
+
+
 @dataclass(frozen=True)
 class Answer:
     envelope: Envelope
@@ -78,7 +112,7 @@ class Answer:
         await response.prepare(request)
         try:
             await response.write(self._opening() + self._frames(first))
-            async for step in steps:
+            async for step in self._joined(steps):
                 # Nothing to say is common: a character or a possible stop string is incomplete.
                 if data := self._frames(step):
                     await response.write(data)
@@ -93,6 +127,10 @@ class Answer:
             message = "The server had an error while processing the request."
             await self._fail(request, response, error_body(500, "internal_error", message))
         return response
+
+    def _joined(self, steps: AsyncIterator[Step]) -> AsyncIterator[Step]:
+        interval = self.streaming.interval
+        return steps if interval == 1 else joined(steps, interval)
 
     async def _fail(self, request: web.Request, response: web.StreamResponse, body: Json) -> None:
         request[OUTCOME] = "server_error"

@@ -71,6 +71,14 @@ UNSUPPORTED_FIELDS = (
     "web_search_options",
 )
 
+STREAM_OPTIONS = (
+    "include_usage",
+    "continuous_usage_stats",
+    "include_obfuscation",
+    "stream_interval",
+)
+MAX_STREAM_INTERVAL = 1024
+
 Prompt = str | tuple[int, ...]
 
 
@@ -84,9 +92,12 @@ class Target:
 
 @dataclass(frozen=True)
 class Streaming:
+    """interval: tokens of one choice that wait for each other, to be one chunk; never the first."""
+
     enabled: bool
     include_usage: bool = False
     continuous_usage: bool = False
+    interval: int = 1
 
 
 @dataclass(frozen=True)
@@ -202,13 +213,14 @@ def _streaming(body: Fields) -> Streaming:
         return Streaming(is_streamed)
     if not is_streamed:
         raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
-    options.refuse_others(("include_usage", "continuous_usage_stats", "include_obfuscation"))
+    options.refuse_others(STREAM_OPTIONS)
     # Padding against traffic analysis, which OpenAI's clients may switch; it is never added here.
     options.boolean("include_obfuscation", False)
     return Streaming(
         True,
         options.boolean("include_usage", False),
         options.boolean("continuous_usage_stats", False),
+        options.integer("stream_interval", 1, 1, MAX_STREAM_INTERVAL),
     )
 
 

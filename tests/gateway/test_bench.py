@@ -8,7 +8,7 @@ import pytest
 from gateway.bench import litellm
 from gateway.bench.__main__ import main
 from gateway.bench.bars import BARS
-from gateway.bench.dummy import STREAM_HEAD, token, write_frames
+from gateway.bench.dummy import STREAM_HEAD, tokens, write_frames
 from gateway.bench.load import Job, Target, play
 from gateway.bench.measure import percentile
 from gateway.bench.report import read, report
@@ -56,7 +56,7 @@ async def test_a_stream_that_breaks_off_counts_as_failed() -> None:
     async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(STREAM_HEAD)
-        write_frames(writer, [token("bench", 1)])
+        write_frames(writer, [tokens("bench", 1, 1)])
         writer.close()
 
     async with await asyncio.start_server(break_off, "127.0.0.1", 0) as server:

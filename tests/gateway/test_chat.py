@@ -109,14 +109,20 @@ def test_the_base_model(acme: Customer) -> None:
     assert (answer.model, answer.system_fingerprint) == (BASE_MODEL, "base")
 
 
-def test_what_is_sent_to_the_replica(stack: Stack, acme: Customer) -> None:
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_what_is_sent_to_the_replica(stack: Stack, acme: Customer, is_stream: bool) -> None:
+    """Always a stream; of a plain answer nobody reads each token, so many come in one frame."""
     digest = stack.activate(acme, "wire")
-    acme.client().chat.completions.create(
+    answer = acme.client().chat.completions.create(
         model="wire",
         messages=MESSAGES,
         temperature=0.5,
+        stream=is_stream,
         extra_body={"cache_salt": "mine", "request_id": "x", "top_p": None},
     )
+    if is_stream:
+        assert len(list(answer)) > 1
+    interval = {} if is_stream else {"stream_interval": 32}
     sent = [body for replica in stack.replicas for body in replica.bodies][-1]
     assert sent == {
         "model": digest,
@@ -125,7 +131,7 @@ def test_what_is_sent_to_the_replica(stack: Stack, acme: Customer) -> None:
         "max_tokens": 512,
         "cache_salt": acme.tenant.cache_salt,
         "stream": True,
-        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True} | interval,
     }
 
 

@@ -6,7 +6,7 @@ QUOTA_EXAMPLES: how many orders are tried, 40 where it is not set.
 import asyncio
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from itertools import product
@@ -68,6 +68,10 @@ WORDS = {
 def store_url() -> str:
     """A store of its own: its connections are killed."""
     return start_valkey()[1]
+
+
+async def awaited(verb: Callable[..., Awaitable[None]], *args: Any) -> None:
+    await verb(*args)
 
 
 class QuotaMachine(RuleBasedStateMachine):
@@ -171,7 +175,7 @@ class QuotaMachine(RuleBasedStateMachine):
         """So that the store, too, has seen somebody come."""
         with suppress(ApiError):
             asked = self.quotas[0].reserve(self.who(tenant_id, family_id), "knock", 0, 0)
-            self.run(self.quotas[0].release(self.run(asked)))
+            self.run(awaited(self.quotas[0].release, self.run(asked)))
 
     async def ask(self, quota: Quota, one: Request, is_cut: bool) -> Reservation:
         who = self.who(one.tenant_id, one.family_id)
@@ -230,7 +234,7 @@ class QuotaMachine(RuleBasedStateMachine):
         used = int(held.num_tokens * share), int(held.cost_nanos * share)
         if order == 0:
             self.close(one, used)
-        self.run(quota.settle(held, *used))
+        self.run(awaited(quota.settle, held, *used))
         self.settled(one, used)
         if order == 1 or not held.has_budget:
             self.close(one, used)
@@ -243,7 +247,7 @@ class QuotaMachine(RuleBasedStateMachine):
             return
         name = sorted(self.reservations)[pick % len(self.reservations)]
         quota, held = self.reservations.pop(name)
-        self.run(quota.release(held))
+        self.run(awaited(quota.release, held))
         del self.world.requests[name]
         self.ended.append(held)
 
@@ -257,9 +261,9 @@ class QuotaMachine(RuleBasedStateMachine):
             return
         held = self.ended[pick % len(self.ended)]
         if is_release:
-            self.run(self.quotas[gateway].release(held))
+            self.run(awaited(self.quotas[gateway].release, held))
         else:
-            self.run(self.quotas[gateway].settle(held, 999, 999))
+            self.run(awaited(self.quotas[gateway].settle, held, 999, 999))
 
     def close(self, one: Request, used: tuple[int, int]) -> None:
         one.num_tokens, one.cost = used

@@ -7,9 +7,11 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from urllib.parse import urlparse
 
 import pytest
+import redis
 
 from tenants.auth import Principal
 from tenants.errors import ApiError
@@ -176,6 +178,25 @@ async def test_a_cancelled_call_hands_its_reply_to_nobody(store_url: str) -> Non
         assert num_cancelled > 50
         await quota.close()
     assert await num_held(store_url, tenants) == 0
+
+
+async def test_a_settlement_is_sent_before_it_returns(store_url: str) -> None:
+    """An answer's last byte follows it: whoever then asks another process finds it settled."""
+    who = caller(max_concurrency=1)
+    quota = Quota(url=store_url)
+    other = redis.Redis.from_url(store_url)
+    for number in range(50):
+        settle = quota.settle if number % 2 else partial(refund, quota)
+        settling = settle(await quota.reserve(who, f"r{number}", 1, 0), 1, 0)
+        # The loop has no turn before this.
+        assert other.zcard(f"quota:{{{who.tenant_id}}}:holds") == 0
+        assert not settling.done()
+    other.close()
+    await quota.close()
+
+
+def refund(quota: Quota, held: Reservation, *_: int) -> "asyncio.Task[None]":
+    return quota.release(held)
 
 
 async def num_held(url: str, tenants: list[Principal]) -> int:

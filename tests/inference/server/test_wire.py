@@ -226,6 +226,63 @@ async def test_continuous_usage_marks_every_token(scripted: Scripted, folder: Mo
     assert set(counts) == {1, 2, 3, 4}
 
 
+@pytest.mark.parametrize("num_choices", [1, 2])
+async def test_tokens_wait_for_each_other_when_asked_to(
+    scripted: Scripted, folder: ModelFolder, num_choices: int
+) -> None:
+    """The first comes alone; joined, the chunks say what single ones say."""
+    word = ids(folder, "a" * 11)
+    _, url = await scripted(tokens=word, delay_s=0.01)
+    body = CHAT | {"stream": True, "n": num_choices, "logprobs": True}
+    options = {"continuous_usage_stats": True}
+    answers = []
+    for extra in ({}, {"stream_interval": 4}):
+        asked = body | {"stream_options": options | extra}
+        _, _, text = await post(f"{url}/v1/chat/completions", asked)
+        answers.append(events(text))
+    single, joined = answers
+    for index in range(num_choices):
+        assert told(joined, index) == told(single, index)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in joined]
+    assert counts == sorted(counts)
+    assert counts[-1] == num_choices * len(word)
+    sizes = [len(piece) for piece in logprobs_of(joined, 0) if piece]
+    assert sizes[0] == 1
+    assert max(sizes) == 4
+    assert len(sizes) < len(word) / 2
+
+
+def logprobs_of(chunks: list[dict[str, Any]], index: int) -> list[list[Any]]:
+    mine = [one for chunk in chunks for one in chunk["choices"] if one["index"] == index]
+    return [(one["logprobs"] or {}).get("content") or [] for one in mine]
+
+
+def told(chunks: list[dict[str, Any]], index: int) -> tuple[str, list[Any], list[Any]]:
+    mine = [one for chunk in chunks for one in chunk["choices"] if one["index"] == index]
+    text = "".join(one["delta"].get("content") or "" for one in mine)
+    reasons = [one["finish_reason"] for one in mine if one["finish_reason"]]
+    return text, reasons, [one for piece in logprobs_of(chunks, index) for one in piece]
+
+
+async def test_what_waited_is_told_before_an_error(scripted: Scripted, folder: ModelFolder) -> None:
+    failure = Failed("", ErrorCode.NON_FINITE_LOGITS, "it broke")
+    _, url = await scripted(tokens=ids(folder, "abc"), failure=failure, delay_s=0.01)
+    body = CHAT | {"stream": True, "stream_options": {"stream_interval": 1000}}
+    _, _, text = await post(f"{url}/v1/chat/completions", body)
+    *chunks, error = (json.loads(line[6:]) for line in text.split("\n\n") if line)
+    assert "".join(one["choices"][0]["delta"].get("content") or "" for one in chunks) == "abc"
+    assert error["error"]["code"] == "non_finite_logits"
+
+
+@pytest.mark.parametrize("interval", [0, 1025, "4", 2.5])
+async def test_a_bad_interval_is_named(scripted: Scripted, interval: object) -> None:
+    _, url = await scripted()
+    body = CHAT | {"stream": True, "stream_options": {"stream_interval": interval}}
+    status, _, text = await post(f"{url}/v1/chat/completions", body)
+    assert status == 400
+    assert json.loads(text)["error"]["param"] == "stream_options.stream_interval"
+
+
 @pytest.mark.case("C95")
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 async def test_nothing_is_infinite_in_json(
