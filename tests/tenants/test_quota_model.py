@@ -6,7 +6,7 @@ QUOTA_EXAMPLES: how many orders are tried, 40 where it is not set.
 import asyncio
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from itertools import product
@@ -70,10 +70,6 @@ def store_url() -> str:
     return start_valkey()[1]
 
 
-async def awaited(verb: Callable[..., Awaitable[None]], *args: Any) -> None:
-    await verb(*args)
-
-
 class QuotaMachine(RuleBasedStateMachine):
     @initialize(
         limits=st.lists(LIMITS, min_size=NUM_SCOPES, max_size=NUM_SCOPES),
@@ -107,12 +103,15 @@ class QuotaMachine(RuleBasedStateMachine):
             self.nothing_is_left()
         finally:
             for quota in (*self.quotas, *self.crashed):
-                self.run(quota.close())
+                self.run(quota.close)
             self.loop.close()
             self.admin.close()
 
-    def run(self, work: Any) -> Any:
-        return self.loop.run_until_complete(work)
+    def run(self, verb: Callable[..., Any], *args: Any) -> Any:
+        async def done() -> Any:
+            return await verb(*args)
+
+        return self.loop.run_until_complete(done())
 
     def sums(self, scope: Scope) -> dict[str, str]:
         suffix = "" if scope[1] is None else f":{scope[1]}"
@@ -156,7 +155,7 @@ class QuotaMachine(RuleBasedStateMachine):
         }
         quota = self.quotas[gateway]
         try:
-            held = self.run(self.ask(quota, one, is_cut))
+            held = self.run(self.ask, quota, one, is_cut)
         except ApiError as error:
             if error.status == 503:
                 assert is_cut
@@ -174,8 +173,8 @@ class QuotaMachine(RuleBasedStateMachine):
     def knock(self, tenant_id: int, family_id: int | None) -> None:
         """So that the store, too, has seen somebody come."""
         with suppress(ApiError):
-            asked = self.quotas[0].reserve(self.who(tenant_id, family_id), "knock", 0, 0)
-            self.run(awaited(self.quotas[0].release, self.run(asked)))
+            who = self.who(tenant_id, family_id)
+            self.run(self.quotas[0].release, self.run(self.quotas[0].reserve, who, "knock", 0, 0))
 
     async def ask(self, quota: Quota, one: Request, is_cut: bool) -> Reservation:
         who = self.who(one.tenant_id, one.family_id)
@@ -234,7 +233,7 @@ class QuotaMachine(RuleBasedStateMachine):
         used = int(held.num_tokens * share), int(held.cost_nanos * share)
         if order == 0:
             self.close(one, used)
-        self.run(awaited(quota.settle, held, *used))
+        self.run(quota.settle, held, *used)
         self.settled(one, used)
         if order == 1 or not held.has_budget:
             self.close(one, used)
@@ -247,7 +246,7 @@ class QuotaMachine(RuleBasedStateMachine):
             return
         name = sorted(self.reservations)[pick % len(self.reservations)]
         quota, held = self.reservations.pop(name)
-        self.run(awaited(quota.release, held))
+        self.run(quota.release, held)
         del self.world.requests[name]
         self.ended.append(held)
 
@@ -260,10 +259,8 @@ class QuotaMachine(RuleBasedStateMachine):
         if not self.ended:
             return
         held = self.ended[pick % len(self.ended)]
-        if is_release:
-            self.run(awaited(self.quotas[gateway].release, held))
-        else:
-            self.run(awaited(self.quotas[gateway].settle, held, 999, 999))
+        quota = self.quotas[gateway]
+        self.run(*(quota.release, held) if is_release else (quota.settle, held, 999, 999))
 
     def close(self, one: Request, used: tuple[int, int]) -> None:
         one.num_tokens, one.cost = used
@@ -295,10 +292,8 @@ class QuotaMachine(RuleBasedStateMachine):
         for one in list(self.orphans()):
             used = int(one.num_tokens * share), int(one.cost * share)
             self.close(one, used)
-            work = self.quotas[gateway].abandon(
-                one.tenant_id, one.family_id, one.name, one.day, used[0]
-            )
-            self.run(work)
+            row = (one.tenant_id, one.family_id, one.name, one.day)
+            self.run(self.quotas[gateway].abandon, *row, used[0])
             self.settled(one, used)
 
     @rule(tenant=st.integers(0, NUM_TENANTS - 1))
