@@ -5,8 +5,8 @@ answer.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 from django.utils import timezone
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 KEEP_ALIVE_INTERVAL_S = 10.0
 STOPPING = "This server stops before your answer is there. Nothing is billed. Try again shortly."
+CUT = "This server stops before your answer ends. What was produced is billed. Ask again."
 STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache, no-transform",
@@ -186,15 +187,21 @@ async def whole(runtime: Runtime, request: Request, principal: Principal, ask: A
     async with admit(runtime, principal, ask, request.request_id) as generation:
         request.visit.generation = generation
         request.answer_headers |= generation.headers
-        try:
+        with failed_if_we_stop(request, generation):
             answer = await generation.whole()
-        except asyncio.CancelledError:
-            # Of a client that waits on, it is we who stop: it gets nothing, and pays for nothing.
-            if not request.has_left:
-                generation.fail("server_stopping")
-            raise
         observe_first_token(request, generation)
     await request.answer_json(answer)
+
+
+@contextmanager
+def failed_if_we_stop(request: Request, generation: Generation) -> Iterator[None]:
+    """A client that left has cancelled its request; where one waits on, it is we who end it."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not request.has_left:
+            generation.fail("server_stopping")
+        raise
 
 
 async def stream(runtime: Runtime, request: Request, principal: Principal, ask: Ask) -> None:
@@ -207,9 +214,10 @@ async def stream(runtime: Runtime, request: Request, principal: Principal, ask: 
             request.visit.generation = generation
             request.answer_headers |= generation.headers
             answer.is_admitted = True
-            async with aclosing(generation.chunks()) as chunks:
-                async for chunk in chunks:
-                    await answer.write(sse(chunk))
+            with failed_if_we_stop(request, generation):
+                async with aclosing(generation.chunks()) as chunks:
+                    async for chunk in chunks:
+                        await answer.write(sse(chunk))
             observe_first_token(request, generation)
         if ask.include_usage:
             await answer.write(sse(generation.relay.usage_chunk()))
@@ -217,6 +225,11 @@ async def stream(runtime: Runtime, request: Request, principal: Principal, ask: 
         if not request.status:
             raise
         await answer.write(sse({"error": error_object(error)}))
+    except asyncio.CancelledError:
+        if request.status and not request.has_left:
+            await answer.write(sse({"error": error_object(unavailable("server_stopping", CUT))}))
+            await request.write(DONE_FRAME, more=False)
+        raise
     except Exception:
         if not request.status:
             raise

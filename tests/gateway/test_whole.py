@@ -71,3 +71,24 @@ def test_a_server_that_stops_charges_nobody_for_what_it_cuts(
     assert (row.status, row.error_code) == ("failed", "server_stopping")
     assert (row.completion_tokens, row.cost) == (None, 0)
     web.close_clients()
+
+
+def test_a_server_that_stops_ends_a_stream_by_an_error(
+    stack: Stack, acme: Customer, tmp_path: Path
+) -> None:
+    """Not by silence: a connection that is closed in the middle looks like a fault of the network.
+    What the client has got is billed.
+    """
+    web = start_web(tmp_path, stack.database_url, [one.url for one in stack.replicas])
+    behave(stack, hold_after=3)
+    client = replace(acme, web=web).client()
+    chunks = client.chat.completions.create(**BODY, stream=True)  # type: ignore[call-overload]
+    next(chunks)
+    web.stop()
+    with pytest.raises(openai.APIError) as caught:
+        list(chunks)
+    assert caught.value.code == "server_stopping"
+    [row] = acme.usage(1)
+    assert (row.status, row.error_code, row.completion_tokens) == ("failed", "server_stopping", 3)
+    assert row.cost > 0
+    web.close_clients()
