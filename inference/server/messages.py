@@ -106,34 +106,3 @@ def _arguments(function: Fields) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise invalid(name, f"'{name}' must be a JSON object in a string.")
     return value
-
-
-def parse_tools(body: Fields) -> list[dict[str, Any]] | None:
-    """Functions for the template to show; None when there are none, or tool_choice is "none".
-
-    The model may answer with a call in its own notation, as text: nothing is parsed out of it. So a
-    choice that promises a call ("required", a named function) is refused.
-    """
-    choice = body.get("tool_choice")
-    if choice not in (None, "none", "auto"):
-        raise unsupported("tool_choice", '\'tool_choice\' must be "none" or "auto".')
-    if body.get("parallel_tool_calls") is False:
-        raise unsupported("parallel_tool_calls", "'parallel_tool_calls' cannot be switched off.")
-    tools = [
-        _tool(object_at(tool, f"tools[{number}]"))
-        for number, tool in enumerate(body.array("tools") or [])
-    ]
-    return tools if tools and choice != "none" else None
-
-
-def _tool(tool: Fields) -> dict[str, Any]:
-    kind = tool.required_string("type")
-    if kind != "function":
-        raise unsupported(tool.name("type"), f"Tools of type {kind[:50]!r} are not supported.")
-    function = tool.obj("function")
-    if function is None:
-        raise invalid(
-            tool.name("function"), f"Missing required parameter: '{tool.name('function')}'."
-        )
-    function.required_string("name")
-    return {"type": "function", "function": function.values}

@@ -28,10 +28,11 @@ from inference.server.requests import (
     parse_chat,
     parse_completion,
 )
-from inference.server.responses import Envelope
+from inference.server.responses import Envelope, Json
 from inference.server.sampling import Sampling
-from inference.server.shapes import ChatShape, CompletionShape, Shape
+from inference.server.shapes import CallShape, ChatShape, CompletionShape, Shape
 from inference.server.share import read_share
+from inference.server.vocabulary import Vocabulary
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
@@ -44,17 +45,18 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     max_tokens = _room(loaded, prompt, chat.max_tokens, "messages")
     vocabulary = loaded.folder.tokenizer.vocabulary
     plan = _plan(loaded, (prompt,), max_tokens, chat, digest, vocabulary.strips_first_space)
-    shape = ChatShape(vocabulary, chat.num_logprobs is not None)
+    shape = _chat_shape(chat, vocabulary)
     return await _answer(request, replica, loaded, plan, shape, chat, name)
 
 
 async def _chat_prompt(chat: ChatRequest, replica: Replica, loaded: Loaded) -> tuple[int, ...]:
-    if chat.template is None:
-        prompt = await encode_chat(loaded.folder, chat.messages, chat.tools)
-    else:
-        prompt = await encode_chat_by(
-            chat.template, replica.templates, loaded.folder, chat.messages, chat.tools
-        )
+    try:
+        prompt = await _encode(chat, replica, loaded, chat.tools.shown)
+    except EngineError as error:
+        if error.param != "tools" or not chat.tools.forced:
+            raise
+        # The template cannot show them. A call that must come is one all the same.
+        prompt = await _encode(chat, replica, loaded, None)
     if chat.max_prompt_tokens is not None and len(prompt) > chat.max_prompt_tokens:
         message = (
             f"The chat template makes {len(prompt)} tokens of the messages; at most "
@@ -62,6 +64,23 @@ async def _chat_prompt(chat: ChatRequest, replica: Replica, loaded: Loaded) -> t
         )
         raise EngineError(ErrorCode.INVALID_REQUEST, message, "messages")
     return prompt
+
+
+async def _encode(
+    chat: ChatRequest, replica: Replica, loaded: Loaded, tools: list[Json] | None
+) -> tuple[int, ...]:
+    if chat.template is None:
+        return await encode_chat(loaded.folder, chat.messages, tools)
+    return await encode_chat_by(
+        chat.template, replica.templates, loaded.folder, chat.messages, tools
+    )
+
+
+def _chat_shape(chat: ChatRequest, vocabulary: Vocabulary) -> Shape:
+    wants_logprobs, names = chat.num_logprobs is not None, chat.tools.forced
+    if not names:
+        return ChatShape(vocabulary, wants_logprobs)
+    return CallShape(vocabulary, wants_logprobs, names[0] if len(names) == 1 else None)
 
 
 async def completions(request: web.Request) -> web.StreamResponse:

@@ -5,7 +5,7 @@ from typing import Any
 
 from inference.server.constraint import CONSTRAINT_FIELDS
 from inference.server.fields import Fields, invalid, unsupported, wrong_type
-from inference.server.messages import parse_messages, parse_tools
+from inference.server.messages import parse_messages
 from inference.server.sampling import (
     MAX_TOKENS,
     SAMPLING_FIELDS,
@@ -14,6 +14,7 @@ from inference.server.sampling import (
     parse_sampling,
     token_id,
 )
+from inference.server.tools import Tools, parse_tools
 
 MAX_TOP_LOGPROBS = 20
 MAX_PROMPTS = 64
@@ -106,7 +107,7 @@ class ChatRequest:
 
     target: Target
     messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]] | None
+    tools: Tools
     template: str | None
     max_prompt_tokens: int | None
     max_tokens: int | None
@@ -133,14 +134,15 @@ def parse_chat(body: Fields, vocab_size: int) -> ChatRequest:
     _refuse_unknown(body, CHAT_FIELDS)
     _refuse_other_than_text(body)
     num_logprobs = _chat_logprobs(body)
+    tools = parse_tools(body)
     return ChatRequest(
         target=parse_target(body),
         messages=parse_messages(body),
-        tools=parse_tools(body),
+        tools=tools,
         template=body.string("chat_template", None, MAX_TEMPLATE_CHARS),
         max_prompt_tokens=body.integer("max_prompt_tokens", None, 1, MAX_TOKENS),
         max_tokens=parse_max_tokens(body, ("max_tokens", "max_completion_tokens"), lowest=1),
-        sampling=parse_sampling(body, vocab_size, num_logprobs),
+        sampling=parse_sampling(body, vocab_size, num_logprobs, call=tools.constraint),
         num_logprobs=num_logprobs,
         streaming=_streaming(body),
         cache_salt=_ignored_and_salt(body),
@@ -191,8 +193,8 @@ def _ignored_and_salt(body: Fields) -> str:
     for key in ("user", "safety_identifier", "prompt_cache_key"):
         body.string(key, None, max_chars=4096)
     body.obj("metadata")
-    if body.boolean("store", False):
-        raise unsupported("store", "'store' is not supported: no answer is kept.")
+    # Taken for false, as at OpenAI for those whose answers it must not keep.
+    body.boolean("store", False)
     if body.string("service_tier", "auto") not in ("auto", "default"):
         raise unsupported("service_tier", '\'service_tier\' must be "auto" or "default".')
     return body.string("cache_salt", "", max_chars=1024)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from inference.request import SamplingParams
+from inference.request import Constraint, SamplingParams
 from inference.server.constraint import parse_constraint
 from inference.server.fields import Fields, invalid, is_integer, wrong_type
 
@@ -48,12 +48,20 @@ class Sampling:
 
 
 def parse_sampling(
-    body: Fields, vocab_size: int, num_logprobs: int | None, scores_prompt: bool = False
+    body: Fields,
+    vocab_size: int,
+    num_logprobs: int | None,
+    scores_prompt: bool = False,
+    call: Constraint | None = None,
 ) -> Sampling:
-    """Raises EngineError naming the field at fault."""
+    """call: what the answer must be instead of the text that the body may ask for.
+
+    Raises EngineError naming the field at fault.
+    """
     seed = body.integer("seed", None, -(1 << 63), (1 << 63) - 1)
     min_tokens = body.integer("min_tokens", 0, 0, MAX_TOKENS)
-    constraint = parse_constraint(body)
+    text = parse_constraint(body)
+    constraint = call or text
     shared: dict[str, Any] = _shares(body) | {
         "temperature": body.number("temperature", 1.0, 0.0, 2.0),
         "min_p": body.number("min_p", 0.0, 0.0, 1.0),

@@ -1,9 +1,11 @@
 """What differs between the two endpoints' answers: the objects inside "choices"."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Protocol
 
 from inference.server.choice import Choice, Delta, ShownToken
+from inference.server.forced_call import ForcedCall
 from inference.server.responses import Json, chat_logprobs, completion_logprobs
 from inference.server.vocabulary import Vocabulary
 
@@ -61,6 +63,38 @@ class ChatShape:
             "logprobs": logprobs,
             "finish_reason": None,
         }
+
+
+class CallShape(ChatShape):
+    """Of a chat whose answer must be a call. name: the function's, if only one may be called."""
+
+    def __init__(self, vocabulary: Vocabulary, wants_logprobs: bool, name: str | None) -> None:
+        super().__init__(vocabulary, wants_logprobs)
+        # By the choice's index.
+        self._calls: defaultdict[int, ForcedCall] = defaultdict(lambda: ForcedCall(name))
+
+    def opening(self, choice: Choice) -> Json | None:
+        return self._chunk(choice, {"role": "assistant", "content": None})
+
+    def piece(self, choice: Choice, delta: Delta) -> Json:
+        logprobs = self._logprobs(delta.tokens) if delta.tokens else None
+        part = self._calls[choice.index].feed(delta.text)
+        added = {} if part is None else {"tool_calls": [{"index": 0} | part]}
+        return self._chunk(choice, added, logprobs)
+
+    def ending(self, choice: Choice) -> Json:
+        return self._chunk(choice, {}) | {"finish_reason": self._finish_reason(choice)}
+
+    def whole(self, choice: Choice, text: str, tokens: Sequence[ShownToken]) -> Json:
+        call = self._calls[choice.index].feed(text)
+        answer = super().whole(choice, "", tokens)
+        if call is not None:
+            answer["message"] |= {"content": None, "tool_calls": [call]}
+        return answer | {"finish_reason": self._finish_reason(choice)}
+
+    def _finish_reason(self, choice: Choice) -> str | None:
+        """Also of a function that was named, where OpenAI says "stop"."""
+        return "tool_calls" if self._calls[choice.index].is_whole else choice.finish_reason
 
 
 class CompletionShape:

@@ -9,10 +9,11 @@ from inference.metrics import CONTENT_TYPE
 from inference.server.body import read_fields
 from inference.server.errors import json_response
 from inference.server.fields import Fields, invalid
-from inference.server.messages import parse_messages, parse_tools
+from inference.server.messages import parse_messages
 from inference.server.prompts import encode_chat, encode_prompts
 from inference.server.replica import REPLICA, Loaded, resolve
 from inference.server.requests import parse_target
+from inference.server.tools import parse_tools
 
 TOKENIZE_FIELDS = (
     *("model", "lora_path", "prompt"),
@@ -76,5 +77,6 @@ async def _ids(body: Fields, loaded: Loaded) -> tuple[int, ...]:
         raise invalid("prompt", "Send either 'prompt' (a string) or 'messages'.")
     if prompt is None:
         ends_open = body.boolean("add_generation_prompt", True)
-        return await encode_chat(loaded.folder, parse_messages(body), parse_tools(body), ends_open)
+        tools = parse_tools(body).shown
+        return await encode_chat(loaded.folder, parse_messages(body), tools, ends_open)
     return (await encode_prompts(loaded.folder.tokenizer, (prompt,)))[0]

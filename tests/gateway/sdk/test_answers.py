@@ -5,7 +5,11 @@ from typing import Any, Literal
 
 import pytest
 from openai.types import Completion, Model
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.chat import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionMessageFunctionToolCall,
+)
 from pydantic import BaseModel
 
 from tests.gateway.conftest import Customer
@@ -49,7 +53,7 @@ CHATS = {
     "schema": {"response_format": json_schema(SCHEMA), "max_tokens": 60},
     "object": {"response_format": {"type": "json_object"}, "max_tokens": 200, "seed": 3},
     "text": {"response_format": {"type": "text"}, "tool_choice": "none", "tools": []},
-    "unused": {"user": "ann", "metadata": {"a": "b"}, "service_tier": "auto", "store": False},
+    "unused": {"user": "ann", "metadata": {"a": "b"}, "service_tier": "auto", "store": True},
     "newer cap": {"max_tokens": None, "max_completion_tokens": 3},
 }
 COMPLETIONS = {
@@ -102,6 +106,34 @@ def streamed_chat(customer: Customer, fields: dict[str, Any]) -> list[ChatComple
             assert choice.model_fields_set == {"index", "delta", "logprobs", "finish_reason"}
     assert len({(one.id, one.model, one.created, one.system_fingerprint) for one in chunks}) == 1
     return chunks
+
+
+@pytest.mark.parametrize("names", [["order"], ["order", "cancel"]])
+def test_a_call_that_must_come(customer: Customer, names: list[str]) -> None:
+    """As instructor, pydantic-ai, LangChain and the AI SDK ask for an object by default."""
+    functions = [{"name": name, "parameters": SCHEMA, "strict": True} for name in names]
+    asked = CHAT | {
+        "tools": [{"type": "function", "function": one} for one in functions],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "max_tokens": 400,
+    }
+    create = customer.client().chat.completions.with_raw_response.create
+    whole = strict(ChatCompletion, create(**asked).content).choices[0]
+    assert (whole.finish_reason, whole.message.content) == ("tool_calls", None)
+    [call] = whole.message.tool_calls or []
+    assert isinstance(call, ChatCompletionMessageFunctionToolCall) and call.id
+    assert call.function.name in names
+    assert json.loads(call.function.arguments).keys() == SCHEMA["properties"].keys()
+    text = create(**asked, stream=True).http_response.read().decode()
+    choices = [strict(ChatCompletionChunk, one).choices[0] for one in frames(text)]
+    assert choices[-1].finish_reason == "tool_calls"
+    parts = [part for choice in choices for part in choice.delta.tool_calls or []]
+    assert {part.index for part in parts} == {0} and len({part.id for part in parts}) == 2
+    heads = [part.function for part in parts if part.function and part.function.name]
+    assert [head.name for head in heads] == [call.function.name]
+    arguments = "".join(part.function.arguments or "" for part in parts if part.function)
+    assert arguments == call.function.arguments
 
 
 @pytest.mark.parametrize("fields", COMPLETIONS.values(), ids=COMPLETIONS)
