@@ -90,8 +90,9 @@ async def metrics_text(scope: Scope, receive: Receive, send: Send) -> None:
         if not hmac.compare_digest(given, b"Bearer " + settings.METRICS_TOKEN.encode()):
             await respond(scope, send, 401, b"a bearer token is required\n", "text/plain")
             return
-    await count_tasks(runtime_of(scope))
-    content_type, body = metrics.render()
+    runtime = runtime_of(scope)
+    await count_tasks(runtime)
+    content_type, body = metrics.render({one.url for one in runtime.replicas.snapshots()})
     await respond(scope, send, 200, body, content_type)
 
 

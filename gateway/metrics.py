@@ -8,6 +8,7 @@ PROMETHEUS_MULTIPROC_DIR, and any of them answers for all.
 
 import contextlib
 import os
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from django.conf import settings
@@ -18,9 +19,12 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    Metric,
     generate_latest,
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from gateway.router import Snapshot
 from tenants.models import BudgetKind
@@ -152,21 +156,36 @@ def observe_replica(snapshot: Snapshot) -> None:
     REPLICA_DRAINING.labels(snapshot.url).set(snapshot.is_draining)
 
 
-def forget_replica(url: str) -> None:
-    """It left the fleet: its last values are no news."""
-    for gauge in (REPLICA_UP, REPLICA_LOAD, REPLICA_BREAKER, REPLICA_DRAINING):
-        with contextlib.suppress(KeyError):
-            gauge.remove(url)
+class OfFleet(Collector):
+    """All but the gauges of replicas that left the fleet: their last values are no news, and would
+    be alerts for ever. The files that several processes share have no way to take them out.
+    """
+
+    def __init__(self, whole: Collector, fleet: Collection[str]) -> None:
+        self._whole, self._fleet = whole, fleet
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._whole.collect():
+            if metric.type == "gauge":
+                metric.samples = [one for one in metric.samples if self._is_news(one)]
+            yield metric
+
+    def _is_news(self, sample: Sample) -> bool:
+        url = sample.labels.get("replica")
+        return url is None or url in self._fleet
 
 
-def render() -> tuple[str, bytes]:
-    """(content type, exposition text) of this process, or of all workers in multiprocess mode."""
+def render(fleet: Collection[str]) -> tuple[str, bytes]:
+    """(content type, exposition text) of this process, or of all workers in multiprocess mode.
+
+    fleet: the URLs of the replicas that there are.
+    """
     if not settings.PROMETHEUS_MULTIPROC_DIR:
-        return CONTENT_TYPE_LATEST, generate_latest(REGISTRY)
+        return CONTENT_TYPE_LATEST, generate_latest(OfFleet(REGISTRY, fleet))
     forget_dead(Path(settings.PROMETHEUS_MULTIPROC_DIR))
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return CONTENT_TYPE_LATEST, generate_latest(registry)
+    return CONTENT_TYPE_LATEST, generate_latest(OfFleet(registry, fleet))
 
 
 def forget_dead(folder: Path) -> None:

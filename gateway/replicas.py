@@ -166,7 +166,6 @@ class ReplicaTable:
         if self._replicas[url].num_sent == 0:
             log.info("replica %s left the fleet", url)
             del self._replicas[url]
-            metrics.forget_replica(url)
 
     async def refresh(self) -> None:
         """Ask every replica now; callers at the same time share one round, and rounds keep their

@@ -97,7 +97,7 @@ def test_every_metric_of_the_gateway_is_shown_and_no_other_is_asked_for() -> Non
 
 def test_a_notice_is_counted_from_zero() -> None:
     """What increase() sees of a series that begins with 1 is nothing."""
-    text = metrics.render()[1].decode()
+    text = metrics.render(())[1].decode()
     for kind in ("tokens", "money"):
         for percent in (50, 80, 100):
             series = f'grafthouse_budget_notices_total{{kind="{kind}",percent="{percent}"}}'

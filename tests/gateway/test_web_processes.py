@@ -20,14 +20,16 @@ import requests
 from django.db import connections
 from django.utils import timezone
 
+from adapters import registry
 from adapters.engine_usage import attempts_of
+from adapters.models import Replica
 from gateway.embedded import LOOPBACK, Addresses, listen, web_children
 from gateway.supervisor import Supervisor
 from tenants.models import UsageRecord
 from tenants.orphans import settle_orphans
 from tenants.scope import tenant_scope
 from tests.gateway.conftest import Customer, Stack
-from tests.gateway.fake_replica import Behaviour
+from tests.gateway.fake_replica import Behaviour, FakeReplica
 from tests.gateway.live import BASE_MODEL, ROOT_DIR, Web, metric
 from tests.gateway.test_resume import begin, cut, dialled, hear, say, take
 
@@ -230,3 +232,15 @@ async def test_a_generation_is_resumed_whoever_answers(house: House, stack: Stac
     assert all("/ws/v1/chat" in log for log in logs), "one process answered all"
     [row] = await with_rows(lambda: customer.usage(1))
     assert (row.status, row.completion_tokens) == ("finished", 30)
+
+
+async def test_a_replica_that_left_the_fleet_is_in_no_metric(house: House, stack: Stack) -> None:
+    """Its last word would be an alert for ever: what several processes share, none can take out."""
+    replica = FakeReplica()
+    series = f'grafthouse_replica_up{{replica="{replica.url}"}}'
+    await with_rows(lambda: registry.register(replica.url, "grafthouse"))
+    seen = lambda: [series in text for text in metrics_of_many(house)]  # noqa: E731
+    await until("its gauges", lambda: all(seen()))
+    replica.close()
+    await with_rows(lambda: Replica.objects.filter(url=replica.url).delete())
+    await until("their end", lambda: not any(seen()))
