@@ -32,6 +32,8 @@ class Candidates:
         self._name = resolved.public_name
         self._prefix = prefix
         self._needs_template = needs_template
+        # What first() found; next() begins with it.
+        self._first: str | None = None
         self._tried: list[str] = []
         self._failures: set[type[Exception]] = set()
 
@@ -49,13 +51,16 @@ class Candidates:
             await self._replicas.refresh()
             if not self._replicas.is_any_taking():
                 raise self.none_left()
+        self._first = urls[0]
         return urls[0]
 
     def next(self) -> str | None:
         """The best replica not tried yet, by what is known now."""
         if len(self._tried) == MAX_ATTEMPTS:
             return None
-        url = next((url for url in self._order() if url not in self._tried), None)
+        url, self._first = self._first, None
+        if url is None:
+            url = next((url for url in self._order() if url not in self._tried), None)
         if url is not None:
             self._tried.append(url)
         return url

@@ -14,6 +14,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import count
 from typing import Any, Protocol, TypeVar
 
@@ -25,6 +26,8 @@ Result = TypeVar("Result")
 # As multiprocessing.connection frames what it sends: the other end is one.
 SIZE = struct.Struct("!i")
 MAX_ATTEMPTS = 2
+# Each its socket: a write is done by the thread that reads of it, which costs no change of threads.
+READS, WRITES = 0, 1
 STOP_TIMEOUT_S = 10.0
 
 
@@ -42,68 +45,69 @@ class DatabaseProcess:
     """One an event loop, started by the first call, and again when it is lost. stop() it."""
 
     def __init__(self) -> None:
-        self._link: Link | None = None
-        self._starting: asyncio.Task[Link] | None = None
+        self._links: Links | None = None
+        self._starting: asyncio.Task[Links] | None = None
         self._process: asyncio.subprocess.Process | None = None
 
     async def read(self, function: Callable[..., Result], *args: Any) -> Result:
         """function(*args) there, beside others. Raises what it raises; OperationalError if its
         process is lost twice.
         """
-        found: Result = await self._ask(False, function, args)
+        found: Result = await self._ask(READS, function, args)
         return found
 
     async def write(self, function: Callable[..., Result], *args: Any) -> Result:
         """The same, after what was asked by write() before."""
-        found: Result = await self._ask(True, function, args)
+        found: Result = await self._ask(WRITES, function, args)
         return found
 
-    async def _ask(self, is_write: bool, function: Callable[..., Any], args: Any) -> Any:
+    async def _ask(self, lane: int, function: Callable[..., Any], args: Any) -> Any:
         for _ in range(MAX_ATTEMPTS):
-            link = self._link
-            if link is None or link.is_lost:
-                link = await self._connect()
+            links = self._links
+            if links is None or any(link.is_lost for link in links):
+                links = await self._connect()
             try:
-                return await link.ask(is_write, function, args)
+                return await links[lane].ask(function, args)
             except ProcessLost:
                 continue
         raise OperationalError(f"the database process was lost {MAX_ATTEMPTS} times")
 
-    async def _connect(self) -> "Link":
+    async def _connect(self) -> "Links":
         """All that call meanwhile share one start."""
         if self._starting is None:
             self._starting = asyncio.create_task(self._start())
             self._starting.add_done_callback(self._started)
         return await asyncio.shield(self._starting)
 
-    def _started(self, task: "asyncio.Task[Link]") -> None:
+    def _started(self, task: "asyncio.Task[Links]") -> None:
         self._starting = None
         # Its callers may all be gone when it fails: not an unretrieved error then.
         if not task.cancelled() and task.exception() is None:
-            self._link = task.result()
+            self._links = task.result()
 
-    async def _start(self) -> "Link":
+    async def _start(self) -> "Links":
         await self._reap()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            command = (sys.executable, "-m", "gateway.database_worker", str(theirs.fileno()))
+        pairs = [socket.socketpair() for _ in (READS, WRITES)]
+        with ExitStack() as theirs:
+            fds = [theirs.enter_context(pair[1]).fileno() for pair in pairs]
+            command = (sys.executable, "-m", "gateway.database_worker", *map(str, fds))
             try:
                 self._process = await asyncio.create_subprocess_exec(
-                    *command, cwd=settings.ROOT_DIR, env=environment(), pass_fds=(theirs.fileno(),)
+                    *command, cwd=settings.ROOT_DIR, env=environment(), pass_fds=fds
                 )
             except OSError as error:
-                ours.close()
+                for ours, _ in pairs:
+                    ours.close()
                 raise OperationalError(f"the database process does not start: {error}") from error
-        _, link = await asyncio.get_running_loop().create_unix_connection(Link, sock=ours)
-        return link
+        return await open_link(pairs[READS][0]), await open_link(pairs[WRITES][0])
 
     async def stop(self) -> None:
         """What was asked is done first."""
         if self._starting is not None:
             await asyncio.wait((self._starting,))
-        link, self._link = self._link, None
-        if link is not None:
-            await link.close()
+        links, self._links = self._links, None
+        # It hangs up on both once both have ended.
+        await asyncio.gather(*(link.close() for link in links or ()))
         await self._reap()
 
     async def _reap(self) -> None:
@@ -116,6 +120,9 @@ class DatabaseProcess:
         except TimeoutError:
             process.kill()
             await process.wait()
+
+
+Links = tuple["Link", "Link"]
 
 
 class Link(asyncio.Protocol):
@@ -132,14 +139,14 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
 
-    def ask(self, is_write: bool, function: Callable[..., Any], args: Any) -> "asyncio.Future[Any]":
+    def ask(self, function: Callable[..., Any], args: Any) -> "asyncio.Future[Any]":
         """What function(*args) returned or raised; ProcessLost."""
         answer = asyncio.get_running_loop().create_future()
         if self.is_lost or self._transport is None:
             answer.set_exception(ProcessLost())
             return answer
         number = next(self._numbers)
-        call = pickle.dumps((number, is_write, function, args), pickle.HIGHEST_PROTOCOL)
+        call = pickle.dumps((number, function, args), pickle.HIGHEST_PROTOCOL)
         self._waiting[number] = answer
         self._transport.write(SIZE.pack(len(call)) + call)
         return answer
@@ -177,6 +184,11 @@ class Link(asyncio.Protocol):
         if self._transport is not None and not self.is_lost:
             self._transport.write_eof()
         await self._ended
+
+
+async def open_link(ours: socket.socket) -> Link:
+    _, link = await asyncio.get_running_loop().create_unix_connection(Link, sock=ours)
+    return link
 
 
 def environment() -> dict[str, str]:

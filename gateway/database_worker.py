@@ -1,8 +1,9 @@
-"""`python -m gateway.database_worker FD`: the process behind database_process.DatabaseProcess.
+"""`python -m gateway.database_worker READS WRITES`: the process behind
+database_process.DatabaseProcess.
 
-Calls come by the socket with that number, and answers go back. It ends with its web process, having
-done what that asked of it: nothing else ends it, neither a key of the terminal nor a stop of the
-whole group, which the web process outlives to drain its streams.
+Calls come by the sockets with those numbers, and answers go back. It ends with its web process,
+having done what that asked of it: nothing else ends it, neither a key of the terminal nor a stop of
+the whole group, which the web process outlives to drain its streams.
 """
 
 import copy
@@ -25,7 +26,7 @@ NUM_READERS = 2
 
 
 class Answers:
-    """The way back, for the readers and the writer alike."""
+    """The way back of one socket's calls."""
 
     def __init__(self, way: Connection) -> None:
         self._way = way
@@ -63,29 +64,40 @@ def with_trace(error: Exception) -> Exception:
     return error
 
 
-def serve(way: Connection) -> None:
-    """Until the web process closes its end. Writes one by one, in order; reads beside them."""
-    answers = Answers(way)
-    with ThreadPoolExecutor(NUM_READERS) as readers, ThreadPoolExecutor(1) as writer:
-        while True:
-            try:
-                number, is_write, function, args = way.recv()
-            except (EOFError, ConnectionResetError):
-                return
-            lane = writer if is_write else readers
-            lane.submit(answers.give, number, function, args)
+def serve_reads(way: Connection) -> None:
+    give = Answers(way).give
+    with ThreadPoolExecutor(NUM_READERS) as readers:
+        take_each(way, lambda *call: readers.submit(give, *call))
 
 
-def main(fd: int) -> None:
+def serve_writes(way: Connection) -> None:
+    """One by one, in order, by the thread that hears of them: each is a client's wait."""
+    take_each(way, Answers(way).give)
+
+
+def take_each(way: Connection, take: Callable[..., object]) -> None:
+    """take(number, function, args) of every call, until the web process closes its end."""
+    while True:
+        try:
+            call = way.recv()
+        except (EOFError, ConnectionResetError):
+            return
+        take(*call)
+
+
+def main(reads: int, writes: int) -> None:
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, signal.SIG_IGN)
     django.setup()
     gc.freeze()
     # A client waits for an opening, which a look-up beside it would hold up for 5 ms.
     sys.setswitchinterval(0.0005)
-    with Connection(fd) as way:
-        serve(way)
+    with Connection(reads) as beside, Connection(writes) as way:
+        reading = threading.Thread(target=serve_reads, args=(beside,))
+        reading.start()
+        serve_writes(way)
+        reading.join()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))

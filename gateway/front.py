@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from channels.auth import AuthMiddlewareStack  # type: ignore[import-untyped]
+from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from channels.routing import URLRouter  # type: ignore[import-untyped]
 from django.core.asgi import get_asgi_application
 from django.urls import re_path
@@ -75,6 +76,8 @@ def tune_interpreter() -> None:
     200 objects to walk, and 10,000 of those are 2 to 5 ms: garbage is looked for when 50,000 more
     were made than freed. A thread that computes gives way after 0.5 ms instead of 5.
     """
+    # Its module, imported by the first request, would stop everybody for some 50 ms.
+    get_channel_layer()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)

@@ -6,6 +6,7 @@ interpreter's lock at each. They go round tenants.scope: what is closed names it
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from django.db import connection
@@ -39,12 +40,16 @@ def insert_rows(rows: Iterable[Mapping[str, Any]]) -> None:
     full: list[dict[str, Any]] = [{**OPEN, **row} for row in rows]
     for part in parts(full):
         names = tuple(part[0])
-        columns = ", ".join(column(name) for name in names)
-        execute(
-            f"INSERT INTO {TABLE} ({columns}) VALUES {places(names, part)} "
-            "ON CONFLICT (request_id) DO NOTHING",
-            prepared(names, part),
-        )
+        execute(insertion(names, len(part)), prepared(names, part))
+
+
+@lru_cache(maxsize=64)
+def insertion(names: tuple[str, ...], num_rows: int) -> str:
+    columns = ", ".join(column(name) for name in names)
+    return (
+        f"INSERT INTO {TABLE} ({columns}) VALUES {places(names, num_rows)} "
+        "ON CONFLICT (request_id) DO NOTHING"
+    )
 
 
 def touch_rows(rows: Iterable[Mapping[str, Any]], heartbeat_at: Any) -> None:
@@ -57,7 +62,7 @@ def touch_rows(rows: Iterable[Mapping[str, Any]], heartbeat_at: Any) -> None:
     for part in parts(list(rows)):
         execute(
             f"UPDATE {TABLE} SET {assignments}, heartbeat_at = %s "
-            f"FROM (VALUES {places(names, part)}) AS given "
+            f"FROM (VALUES {places(names, len(part))}) AS given "
             f"WHERE {TABLE}.request_id = given.column1 AND {TABLE}.status = %s",
             [
                 field("heartbeat_at").get_db_prep_save(heartbeat_at, connection),
@@ -77,7 +82,7 @@ def settle_rows(rows: Iterable[Mapping[str, Any]], ended_at: Any) -> int:
     return sum(
         execute(
             f"UPDATE {TABLE} SET {assignments}, ended_at = %s "
-            f"FROM (VALUES {places(names, part)}) AS given "
+            f"FROM (VALUES {places(names, len(part))}) AS given "
             f"WHERE {TABLE}.request_id = given.column1 AND {TABLE}.tenant_id = given.column2 "
             f"AND ({TABLE}.status = %s OR {TABLE}.status = %s AND {TABLE}.error_code = %s)",
             [
@@ -98,9 +103,9 @@ def parts(rows: list[Any]) -> Iterable[list[Any]]:
     return (rows[start : start + MAX_ROWS] for start in range(0, len(rows), MAX_ROWS))
 
 
-def places(names: tuple[str, ...], rows: list[Any]) -> str:
+def places(names: tuple[str, ...], num_rows: int) -> str:
     row = f"({', '.join(['%s'] * len(names))})"
-    return ", ".join([row] * len(rows))
+    return ", ".join([row] * num_rows)
 
 
 def prepared(names: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> list[Any]:
