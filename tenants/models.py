@@ -8,6 +8,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from tenants.billing_models import BudgetKind, BudgetNotice, Price, UsageRecord, UsageStatus
+from tenants.changes import Change
 from tenants.limits import LimitColumns
 from tenants.scope import ScopedModel
 
@@ -17,6 +18,7 @@ __all__ = [
     "AuditEvent",
     "BudgetKind",
     "BudgetNotice",
+    "Change",
     "KeyScope",
     "KeyState",
     "Member",
