@@ -2,8 +2,8 @@
 settle.
 
 Nothing here asks the database in the steady state: keys, models and prices come from caches that
-changes are pushed to. Whatever ends a request, what was reserved is settled exactly once; who
-leaves meanwhile stops nothing of it.
+changes are pushed to, and that the change log proves. Whatever ends a request, what was reserved is
+settled exactly once; who leaves meanwhile stops nothing of it.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ def bearer(header: str | None) -> str:
 
 
 async def authenticate(runtime: Runtime, raw: str) -> Principal:
-    """The key's holder, at most CACHE_TTL_S old. The key itself is not kept in memory."""
+    """The key's holder, as of CACHE_TTL_S ago at most. The key itself is not kept in memory."""
     name = hashlib.sha256(raw.encode()).digest()
     principal = await runtime.principals.get(name, authenticate_key, raw)
     require_unexpired(principal)

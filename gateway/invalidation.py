@@ -1,5 +1,8 @@
-"""What changed elsewhere, by the store's publish and subscribe, for the caches of this process."""
+"""What changed elsewhere, for the caches of this process: by the store's publish and subscribe, in
+milliseconds; by the database's change log, for certain.
+"""
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -7,11 +10,21 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from gateway import metrics
+from gateway.database_process import Ask
 from gateway.subscription import messages
+from tenants.changes import Position, changes_since, forget_before
 from tenants.events import INVALIDATE_CHANNEL
+
+# A change that is pushed too is heard of by the push: what only the log tells is a push that was
+# lost, and counted as one. A small part of CACHE_TTL_S.
+HEAD_START_S = 0.2
+# The log's rows live once to twice as long; tenants.changes.MAX_POSITION_AGE_S is less.
+FORGET_INTERVAL_S = 1800.0
 
 # Forgets one tenant's entries; None: everybody's.
 Drop = Callable[[int | None], None]
+# When a poll began, and whose rows it says have changed; None among them: everybody's.
+Prove = Callable[[float, frozenset[int | None]], None]
 
 
 @dataclass(frozen=True)
@@ -55,3 +68,26 @@ def read_notice(raw: bytes) -> Notice:
         tenant_id if isinstance(tenant_id, int) else None,
         sent_at if isinstance(sent_at, float) else None,
     )
+
+
+async def poll(read: Ask, prove: Prove, period_s: float) -> None:
+    """Prove by the change log what is kept. Raises DatabaseError when it cannot be read: then begin
+    again, which is to doubt everything.
+    """
+    position: Position | None = None
+    while True:
+        began = time.monotonic()
+        found = await read(changes_since, position)
+        if found.tenant_ids:
+            await asyncio.sleep(HEAD_START_S)
+        prove(began, found.tenant_ids)
+        position = found.position
+        await asyncio.sleep(max(0.0, began + period_s - time.monotonic()))
+
+
+async def forget_forever(read: Ask) -> None:
+    """What was in the log before the last round, every process has read."""
+    while True:
+        found = await read(changes_since, None)
+        await asyncio.sleep(FORGET_INTERVAL_S)
+        await read(forget_before, found.position)

@@ -112,13 +112,12 @@ INVALIDATION_DELAY = Histogram(
 )
 INVALIDATIONS_FOLLOWED = Gauge(
     "grafthouse_invalidations_followed",
-    "1: pushes are received; 0: a change acts by the lifetime of what is kept, a second.",
+    "1: pushes are received; 0: a change acts once the change log is polled, within a second.",
     multiprocess_mode="livemin",
 )
 BACKSTOPS = Counter(
     "grafthouse_cache_backstops_total",
-    "Kept answers that had changed when their lifetime ended, without a push: one was lost, or a "
-    "moment came (a key's expiry, a price's first day).",
+    "Kept answers that had changed without a push, as the change log or a later look-up said.",
     ["cache"],
 )
 BUDGET_NOTICES = Counter(

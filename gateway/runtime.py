@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import redis.asyncio
 from django.conf import settings
+from django.db import DatabaseError
 from redis.exceptions import RedisError
 
 from adapters.access import Resolved
@@ -50,13 +51,13 @@ class Runtime:
         self.session = open_session()
         self.replicas = ReplicaTable(self.session, read)
         self.principals: TenantCache[Principal] = TenantCache(
-            "principals", ttl_s, lambda _, one: one.tenant_id, read
+            "principals", ttl_s, lambda _, one: one.tenant_id, read, lambda one: one.expires_at
         )
         self.models: TenantCache[Resolved] = TenantCache(
             "models", ttl_s, lambda key, _: key[0], read
         )
         self.prices: TenantCache[PriceBook] = TenantCache(
-            "prices", ttl_s, lambda tenant_id, _: tenant_id, read
+            "prices", ttl_s, lambda tenant_id, _: tenant_id, read, lambda book: book.until
         )
         self.redis = redis.asyncio.Redis.from_url(
             settings.REDIS_URL, socket_connect_timeout=2, health_check_interval=5
@@ -98,13 +99,19 @@ class Runtime:
         # The first poll is awaited, so that the first request finds the fleet.
         await asyncio.gather(self.replicas.refresh(), self.replicas.read_fleet())
         polls = (self.replicas.poll_forever, self.replicas.follow_fleet)
-        changes = partial(invalidation.follow, self.drop)
+        # Twice a lifetime, so that one may be late.
+        period_s = settings.CACHE_TTL_S / 2
+        changes = (
+            partial(invalidation.follow, self.drop),
+            partial(invalidation.poll, self.database.read, self.prove, period_s),
+            partial(invalidation.forget_forever, self.database.read),
+        )
         writes = (
             self.writer.beat_forever,
             self.writer.tell_forever,
             partial(checkpoint_forever, self.database.read),
         )
-        for loop in (*polls, changes, self.far_tapes.follow, *writes):
+        for loop in (*polls, *changes, self.far_tapes.follow, *writes):
             self._loops.append(asyncio.create_task(keep_running(loop)))
 
     async def stop(self) -> None:
@@ -139,6 +146,10 @@ class Runtime:
         for cache in (self.principals, self.models, self.prices):
             cache.drop(tenant_id)
 
+    def prove(self, began: float, tenant_ids: frozenset[int | None]) -> None:
+        for cache in (self.principals, self.models, self.prices):
+            cache.prove(began, tenant_ids)
+
 
 async def keep_running(loop: Callable[[], Awaitable[None]]) -> None:
     """A background loop never ends by an error; it is logged, and begun again."""
@@ -147,6 +158,8 @@ async def keep_running(loop: Callable[[], Awaitable[None]]) -> None:
             await loop()
         except RedisError as error:
             log.warning("the counter store is away: %s", error)
+        except DatabaseError as error:
+            log.warning("the database is away: %s", error)
         except Exception:
             log.exception("a background loop failed and is started again")
         await asyncio.sleep(RESTART_INTERVAL_S)

@@ -266,7 +266,7 @@ MAX_RESUME_BYTES = env_int("MAX_RESUME_BYTES", 2**20)
 MAX_RESUME_TOTAL_BYTES = env_int("MAX_RESUME_TOTAL_BYTES", 128 * 2**20)
 UPSTREAM_CONNECT_TIMEOUT_S = 2
 UPSTREAM_IDLE_TIMEOUT_S = env_int("UPSTREAM_IDLE_TIMEOUT_S", 120)
-# A cached key or model pointer is at most this old even if its invalidation message is lost.
+# What is kept of a key, model pointer or price was true so long ago at most, pushed or not.
 CACHE_TTL_S = 1.0
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * 2**20

@@ -18,7 +18,8 @@ from tenants.models import ApiKey, KeyScope, Member, Role, Tenant, User
 from tenants.scope import tenant_scope, unscoped
 
 KEY_PATTERN = re.compile(r"gh-([0-9A-Za-z]{16})-([0-9A-Za-z]{43})", re.ASCII)
-# last_used_at is written at most this often for a key.
+# last_used_at is written at most this often for a key: by its look-up, which the caches of those
+# who use it repeat.
 LAST_USED_EVERY = timedelta(minutes=1)
 
 # Any member may look; a key may look only where one of its scopes says so.

@@ -1,7 +1,8 @@
 """Tell the rest of the house what changed, once the change is committed.
 
 Two audiences: browsers (the channel group of the tenant) and the caches of the web processes (a
-Redis channel). Both are hints: rows are the truth, a lost message costs a cache lifetime, no more.
+Redis channel). Both are hints: rows are the truth, and the change log tells within a second of what
+a lost message did not.
 """
 
 import json

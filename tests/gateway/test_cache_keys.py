@@ -1,9 +1,11 @@
 """What one web process keeps between requests: nothing that a tenant is not part of."""
 
 import ast
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -11,16 +13,18 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.db import connections
+from django.utils import timezone
 
 from adapters.access import Resolved
-from gateway import database
+from gateway import caches, database
 from gateway.admission import authenticate, authenticate_member, current_prices, resolve_model
 from gateway.caches import TenantCache
 from gateway.prefix import prefix_key
 from gateway.runtime import Runtime
 from tenants.audit import system
 from tenants.keys import create_key
-from tenants.models import Price, Tenant, User
+from tenants.models import ApiKey, Price, Tenant, User
+from tenants.scope import unscoped
 from tests.endpoints import make_things
 from tests.factories import get_acme, get_initech, make_alice, make_carol, make_plan
 
@@ -104,12 +108,38 @@ async def test_every_cache_tells_tenants_apart(
             assert [await ask(runtime, one) for one in reversed(askers)] == first[::-1]
             assert len(cache._entries) == 2, name
             cache.drop(askers[0].tenant.id)
-            [(key, (_, kept))] = cache._entries.items()
-            assert cache._tenant_of(key, kept) == askers[1].tenant.id
-            assert kept == first[1]
+            [(key, kept)] = cache._entries.items()
+            assert cache._tenant_of(key, kept.value) == askers[1].tenant.id
+            assert kept.value == first[1]
     assert {one.digest for one in [await QUESTIONS["models"][0](runtime, a) for a in askers]} == {
         sha256(one.tenant.slug.encode()).hexdigest() for one in askers
     }
+
+
+async def test_a_keys_last_use_is_written_while_it_is_kept(
+    runtime: Runtime, askers: tuple[Asker, Asker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a look-up beside its users, now and then."""
+    keys = ApiKey.objects
+    long_ago = timezone.now() - timedelta(hours=1)
+
+    def last_use() -> datetime | None:
+        with unscoped():
+            return keys.get(public_id=askers[0].api_key.split("-")[1]).last_used_at
+
+    def forget_use() -> None:
+        with unscoped():
+            keys.update(last_used_at=long_ago)
+
+    kept = await authenticate(runtime, askers[0].api_key)
+    await database.in_thread(forget_use)
+    assert await authenticate(runtime, askers[0].api_key) is kept
+    assert await database.in_thread(last_use) == long_ago
+    monkeypatch.setattr(caches, "RENEW_S", 0.0)
+    assert await authenticate(runtime, askers[0].api_key) is kept
+    while await database.in_thread(last_use) == long_ago:
+        await asyncio.sleep(0.01)
+    assert await authenticate(runtime, askers[0].api_key) == kept
 
 
 def test_routings_prefix_is_the_tenants() -> None:
