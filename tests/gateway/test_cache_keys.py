@@ -158,6 +158,7 @@ MEMORIES = {
     "tenants/counters/__init__.py:store_keys": "pure: a tenant and a key to names that hold both",
     "tenants/quota.py:as_text": "pure: limits to text",
     "tenants/store.py:store": "a connection to the counters",
+    "tenants/usage_rows.py:insertion": "pure: columns and a number of rows to a statement",
 }
 
 
