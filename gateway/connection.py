@@ -7,10 +7,6 @@ number of headers, trailers and pipelined requests. Every web process is served 
 
 import asyncio
 import contextlib
-import fcntl
-import logging
-import os
-import resource
 import secrets
 import socket
 import time
@@ -18,6 +14,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
+import httptools
 from django.conf import settings
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -25,10 +22,10 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 # uvicorn's workers import this module before the application, which sets Django up.
 import gateway.asgi  # noqa: F401
 from gateway import metrics
+from gateway.open_files import allow_many_files
 from gateway.openai.errors import error_body, unavailable
+from gateway.upgrade import without_upgrade
 from tenants.errors import ApiError
-
-log = logging.getLogger(__name__)
 
 # What one line of a head may have: the WebSocket handshake's parser takes no more.
 MAX_LINE_BYTES = 8000
@@ -186,9 +183,33 @@ class HttpConnection(Progress, HttpToolsProtocol):
         if self._is_refused:
             return
         self._num_idle_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self._num_idle_bytes > settings.MAX_HEADER_BYTES:
             self.refuse(head_too_large())
+
+    def _parse(self, data: bytes) -> None:
+        """uvicorn's, but for an upgrade to anything else than a WebSocket: what follows its head is
+        a body, which uvicorn loses. Java's client offers HTTP/2 with every first request.
+        """
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._declines_upgrade():
+                method, version = self.parser.get_method(), self.parser.get_http_version()
+                head = without_upgrade(method, self.url, version, self.headers)
+                self.parser = httptools.HttpRequestParser(self)
+                self._parse(head + data[upgrade.args[0] :])
+            elif self._should_upgrade():
+                self.handle_websocket_upgrade()
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _declines_upgrade(self) -> bool:
+        """Whether this head is read again without it, which no application has seen yet."""
+        if self._is_refused or not self.parser.should_upgrade() or self._should_upgrade():
+            return False
+        return any(name == b"upgrade" for name, _ in self.headers)
 
     def on_message_begin(self) -> None:
         if self._is_refused:
@@ -210,7 +231,7 @@ class HttpConnection(Progress, HttpToolsProtocol):
         self._num_idle_bytes, self._is_in_head = 0, False
         if error := self._head_error():
             self.refuse(error)
-        if self._is_refused:
+        if self._is_refused or self._declines_upgrade():
             return
         WATCH.waiting.pop(self, None)
         super().on_headers_complete()
@@ -235,7 +256,7 @@ class HttpConnection(Progress, HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if not self._is_refused:
+        if not self._is_refused and not self._declines_upgrade():
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -269,26 +290,6 @@ def send_at_once(transport: asyncio.Transport) -> None:
     with contextlib.suppress(OSError):
         raw = transport.get_extra_info("socket")
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-def allow_many_files() -> None:
-    """As many as the system lets this process have: a client is one, and its replica another."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    wanted = settings.MAX_CONNECTIONS + settings.MAX_STREAMS
-    make_room_for_files(wanted if limit == resource.RLIM_INFINITY else min(wanted, limit))
-    if limit != resource.RLIM_INFINITY and limit < wanted:
-        log.warning("the limit of open files is %d, below what %d connections need", limit, wanted)
-
-
-def make_room_for_files(number: int) -> None:
-    """Now: Linux doubles a process's table of files when it is full, and where there are threads
-    everybody in it waits for that, 10 to 30 ms.
-    """
-    null = os.open(os.devnull, os.O_RDONLY)
-    # The lowest that is free from there on: nobody's.
-    os.close(fcntl.fcntl(null, fcntl.F_DUPFD_CLOEXEC, number - 1))
-    os.close(null)
 
 
 def head_too_large() -> ApiError:

@@ -18,8 +18,9 @@ from gateway.body_limit import bounded
 from gateway.consumers import ChatConsumer
 from gateway.events import EventsConsumer
 from gateway.openai import uploads
+from gateway.openai.app import WITHOUT_V1
 from gateway.openai.app import app as openai_app
-from gateway.openai.http import Receive, Scope, Send
+from gateway.openai.http import Receive, Scope, Send, tidy_path
 from gateway.runtime import STATE_KEY, Runtime
 
 log = logging.getLogger(__name__)
@@ -47,11 +48,10 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def http(scope: Scope, receive: Receive, send: Send) -> None:
-    # Doubled and trailing slashes are common in base URLs; a redirect would lose the request.
-    path = "/" + scope["path"].strip("/")
+    path = tidy_path(scope["path"])
     if uploads.is_upload_path(path):
         await uploads.app(django_app, scope, receive, send)
-    elif path == "/v1" or path.startswith("/v1/"):
+    elif path == "/v1" or path.startswith("/v1/") or path in WITHOUT_V1:
         await openai_app(scope, receive, send)
     elif path in PROBES:
         await PROBES[path](scope, receive, send)

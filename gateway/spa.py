@@ -9,6 +9,7 @@ from django.http import (
     JsonResponse,
 )
 from django.utils.cache import add_never_cache_headers
+from django.views.decorators.csrf import csrf_exempt
 
 NOT_BUILT = (
     "The web interface is not built yet. Build it with `make ui`, or start everything with\n"
@@ -17,6 +18,7 @@ NOT_BUILT = (
 )
 
 
+@csrf_exempt
 def page(request: HttpRequest) -> HttpResponseBase:
     """index.html for every path of the client-side router; a missing asset stays a 404.
 
@@ -35,6 +37,8 @@ def page(request: HttpRequest) -> HttpResponseBase:
     return response
 
 
+# A client of another API (Ollama's /api/chat) is told that there is none, not of cookies.
+@csrf_exempt
 def api_not_found(request: HttpRequest, rest: str = "") -> JsonResponse:
     return api_error(404, "not_found", f"Unknown path: {request.method} {request.path[:200]}.")
 

@@ -81,7 +81,9 @@ async def route(runtime: Runtime, request: Request) -> None:
     """
     request.route, handlers = find(request.path)
     if not handlers:
-        raise ApiError("not_found", 404, f"Unknown path: {request.method} {request.path[:200]}.")
+        hint = " The base URL of this API ends with /v1." if request.path in WITHOUT_V1 else ""
+        message = f"Unknown path: {request.method} {request.path[:200]}.{hint}"
+        raise ApiError("not_found", 404, message)
     allow = ", ".join([*handlers, *(["HEAD"] if "GET" in handlers else []), "OPTIONS"])
     if request.method == "OPTIONS":
         await request.answer_options(allow)
@@ -287,6 +289,8 @@ ROUTES: dict[str, dict[str, Handler]] = {
     # Where the official client asks for it.
     "/v1/organization/usage/completions": {"GET": usage},
 }
+# Asked for by clients whose base URL lacks it. Django's pages would tell them nothing.
+WITHOUT_V1 = {"/models", "/chat/completions", "/completions", "/responses", "/embeddings"}
 # Names may hold a slash or an @, and come percent-encoded: the path is decoded already.
 PREFIXES: dict[str, tuple[str, dict[str, Handler]]] = {
     "/v1/models/": ("models/{id}", {"GET": retrieve_model}),

@@ -32,6 +32,13 @@ EXPOSED_HEADERS = (
 )
 
 
+def tidy_path(path: str) -> str:
+    """One spelling of it: doubled and trailing slashes come of base URLs that end in one, and a
+    redirect would lose the request.
+    """
+    return "/" + "/".join(filter(None, path.split("/")))
+
+
 class ClientGone(Exception):
     """The client closed its connection before its request was read."""
 
@@ -41,7 +48,7 @@ class Request:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
-        self.path = "/" + scope["path"].strip("/")
+        self.path = tidy_path(scope["path"])
         self.query: bytes = scope.get("query_string", b"")
         self.headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]

@@ -169,7 +169,7 @@ def test_lora_path_that_disagrees(stack: Stack, acme: Customer) -> None:
 
 @pytest.mark.case("C111")
 def test_slashes_methods_and_paths(acme: Customer) -> None:
-    for path in (CHAT + "/", "/" + CHAT):
+    for path in (CHAT + "/", "/" + CHAT, CHAT.replace("/", "//")):
         assert post(acme, path, json=BODY, allow_redirects=False).status_code == 200
     url, headers = acme.web.url, {"authorization": f"Bearer {acme.api_key}"}
     for method in ("GET", "PUT", "DELETE", "PATCH"):
@@ -181,6 +181,17 @@ def test_slashes_methods_and_paths(acme: Customer) -> None:
     head = requests.head(url + "/v1/models", headers=headers, timeout=30)
     assert head.status_code == 200 and head.content == b""
     assert int(head.headers["content-length"]) > 0
+
+
+def test_a_base_url_of_another_api(acme: Customer) -> None:
+    """Without /v1, and Ollama's: an answer that a client can show, not a page about cookies."""
+    error = check_shape(post(acme, "/chat/completions", json=BODY), 404, "not_found")
+    assert "/v1" in error["message"]
+    listed = requests.get(f"{acme.web.url}//models/", timeout=30)
+    assert "/v1" in check_shape(listed, 404, "not_found")["message"]
+    answer = post(acme, "/api/chat", json=BODY)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    assert post(acme, "/sign-in", json=BODY).status_code == 405
 
 
 @pytest.mark.case("C111")
