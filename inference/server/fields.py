@@ -47,10 +47,10 @@ class Fields:
         return self.values.get(key)
 
     def refuse_others(self, known: Iterable[str]) -> None:
-        """OpenAI's rule: an unknown field is an error, not ignored."""
+        """OpenAI's rule: an unknown field is an error, not ignored. null is no field."""
         allowed = frozenset(known)
-        for key in self.values:
-            if key not in allowed:
+        for key, value in self.values.items():
+            if key not in allowed and value is not None:
                 shown = self.name(key)[:100]
                 raise unsupported(shown, f"Unrecognized request argument supplied: {shown}")
 

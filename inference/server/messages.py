@@ -8,7 +8,8 @@ from inference.server.fields import Fields, invalid, object_at, unsupported, wro
 MAX_MESSAGES = 4096
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MESSAGE_FIELDS = frozenset({"role", "content", "name", "refusal", "audio", "annotations"})
-ASSISTANT_FIELDS = MESSAGE_FIELDS | {"tool_calls", "function_call", "reasoning_content"}
+# parsed: what OpenAI's clients read out of an answer's content, and send back beside it.
+ASSISTANT_FIELDS = MESSAGE_FIELDS | {"tool_calls", "function_call", "reasoning_content", "parsed"}
 FIELDS_BY_ROLE = {"assistant": ASSISTANT_FIELDS, "tool": MESSAGE_FIELDS | {"tool_call_id"}}
 
 

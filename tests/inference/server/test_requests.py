@@ -304,6 +304,19 @@ def test_message_variants() -> None:
     assert parsed[4] == {"role": "user", "content": "", "name": "Ann"}
 
 
+def test_an_answer_comes_back_as_its_client_holds_it() -> None:
+    """OpenAI's parse() and other clients' messages, dumped whole: null is no field."""
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    nulls = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "images"))
+    answers = [
+        {"role": "assistant", "content": "{}", "parsed": {"a": 1}, "tool_calls": None} | nulls,
+        {"role": "assistant", "content": None, "parsed": None, "tool_calls": [call]} | nulls,
+    ]
+    parsed = parse_chat(Fields(CHAT | {"messages": answers, "no_such_field": None}), VOCAB)
+    assert parsed.messages[0] == {"role": "assistant", "content": "{}"}
+    assert [set(one) for one in parsed.messages[1:]] == [{"role", "content", "tool_calls"}]
+
+
 def test_prompts_in_all_four_forms() -> None:
     def prompts(value: Any) -> Any:
         return parse_completion(Fields(COMPLETION | {"prompt": value}), VOCAB).prompts
