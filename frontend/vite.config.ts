@@ -12,6 +12,8 @@ export default defineConfig({
   server: {
     proxy: {
       "/api": server,
+      "/admin": server,
+      "/static": server,
       "/v1": server,
       "/ws": { target: server, ws: true },
     },

@@ -7,14 +7,19 @@ and salts are on no page.
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.contrib.admin.forms import AdminAuthenticationForm
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.models import Group
+from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 
 from tenants.audit import Actor, record
+from tenants.errors import ApiError
 from tenants.events import publish
+from tenants.guessing import check_password
 from tenants.limits import LIMIT_COLUMNS
 from tenants.models import ApiKey, AuditEvent, Member, Plan, Price, Tenant, UsageRecord, User
 from tenants.scope import unscoped
@@ -26,6 +31,27 @@ else:
     # Generic in the stubs only.
     _ModelAdmin = admin.ModelAdmin
     _UserAdmin = DjangoUserAdmin
+
+
+class SignInForm(AdminAuthenticationForm):
+    """Guessing is as slow here as at the application's own door."""
+
+    def clean(self) -> dict[str, Any]:
+        login, password = map(self.cleaned_data.get, ("username", "password"))
+        if self.request is not None and login and password:
+            try:
+                self.user_cache = check_password(self.request, login, password)
+            except ApiError as error:
+                raise ValidationError(error.message) from error
+            self.confirm_login_allowed(self.user_cache)
+        return self.cleaned_data
+
+
+admin.site.site_header = admin.site.site_title = "Grafthouse"
+admin.site.index_title = "The house"
+admin.site.login_form = SignInForm
+# What a person may is is_staff, is_superuser and their memberships.
+admin.site.unregister(Group)
 
 
 class UnscopedAdmin(_ModelAdmin):
@@ -76,7 +102,27 @@ def tell(request: HttpRequest, tenant_id: int, action: str, target: str, form: A
 
 @admin.register(User)
 class UserAdmin(_UserAdmin):
-    pass
+    """People are never deleted, since the books name them: who is not active cannot sign in."""
+
+    list_display = ["username", "email", "is_active", "is_staff", "last_login"]
+    list_filter = ["is_active", "is_staff"]
+    fieldsets = (
+        (None, {"fields": ["username", "password"]}),
+        ("Person", {"fields": ["email", "first_name", "last_name"]}),
+        (
+            "May",
+            {
+                "fields": ["is_active", "is_staff", "is_superuser"],
+                "description": "Active: sign in. Staff: see every tenant, and operate the fleet. "
+                "Superuser: change what these pages show. What a person may in a tenant is a "
+                "member's role.",
+            },
+        ),
+        ("When", {"fields": ["last_login", "date_joined"]}),
+    )
+
+    def has_delete_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
+        return False
 
 
 @admin.register(Plan)
@@ -88,6 +134,32 @@ class PlanAdmin(_ModelAdmin):
         "weight",
     ]
     prepopulated_fields = {"slug": ["name"]}
+    fieldsets = (
+        (None, {"fields": ["name", "slug"]}),
+        (
+            "Limits of each of its tenants",
+            {
+                "fields": LIMIT_COLUMNS,
+                "description": "Empty: none. Days and months are UTC; money is in the currency of "
+                "the prices.",
+            },
+        ),
+        (
+            "Adapters",
+            {
+                "fields": [
+                    "max_rank",
+                    "max_adapters",
+                    "max_versions",
+                    "max_upload_bytes",
+                    "max_upload_parts",
+                    "max_open_uploads",
+                    "max_stored_bytes",
+                ]
+            },
+        ),
+        ("Engine", {"fields": ["weight"]}),
+    )
 
     def save_model(self, request: HttpRequest, obj: Plan, form: Any, change: bool) -> None:
         with transaction.atomic():
@@ -129,6 +201,23 @@ class TenantAdmin(UnscopedAdmin):
     list_filter = ["is_active", "plan"]
     search_fields = ["slug", "name"]
     prepopulated_fields = {"slug": ["name"]}
+    fieldsets = (
+        (
+            None,
+            {
+                "fields": ["name", "slug", "plan", "is_active"],
+                "description": "One that is not active is suspended at once: its keys get a 401, "
+                "its members a 403; nothing of it is lost.",
+            },
+        ),
+        (
+            "Limits of its own",
+            {
+                "fields": LIMIT_COLUMNS,
+                "description": "They tighten the plan's. Empty: those alone.",
+            },
+        ),
+    )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         # The slug is in clients' addresses.

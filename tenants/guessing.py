@@ -7,14 +7,32 @@ Only failures count. The counters expire by themselves; without the store nobody
 import hashlib
 from collections.abc import Iterator
 
+from django.contrib.auth import authenticate
+from django.http import HttpRequest
 from redis.exceptions import RedisError
 
 from tenants.denials import retry_headers, store_unavailable
 from tenants.errors import ApiError
+from tenants.models import User
 from tenants.store import store
 
 WINDOW_S = 300
 MAX_FAILURES = {"pair": 10, "address": 50, "login": 100}
+
+
+def check_password(request: HttpRequest, login: str, password: str) -> User:
+    """The one way in, of the API and of the operator's pages.
+
+    Raises ApiError 401, the same for an unknown login, a wrong password and a closed account; 429
+    after too many failures, 503 without the store.
+    """
+    address = request.META.get("REMOTE_ADDR", "")
+    require_attempts_left(login, address)
+    user = authenticate(request, username=login, password=password)
+    if not isinstance(user, User):
+        note_failure(login, address)
+        raise ApiError("invalid_login", 401, "The login or the password is wrong.")
+    return user
 
 
 def counters(login: str, address: str) -> Iterator[tuple[str, int]]:

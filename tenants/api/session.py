@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth import authenticate, login, logout
+from django.contrib.auth import login, logout
 from django.middleware.csrf import get_token
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -14,8 +14,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from tenants.api.errors import errors
-from tenants.errors import ApiError
-from tenants.guessing import note_failure, require_attempts_left
+from tenants.guessing import check_password
 from tenants.models import Member, Role, User
 from tenants.scope import unscoped
 
@@ -70,7 +69,7 @@ class SessionView(APIView):
         SessionAuthentication().enforce_csrf(request)
         form = SignInSerializer(data=request.data)
         form.is_valid(raise_exception=True)
-        login(request._request, check_password(request, **form.validated_data))
+        login(request._request, check_password(request._request, **form.validated_data))
         request.user = request._request.user
         return Response(session_of(request))
 
@@ -78,17 +77,6 @@ class SessionView(APIView):
     def delete(self, request: Request) -> Response:
         logout(request._request)
         return Response(status=204)
-
-
-def check_password(request: Request, login: str, password: str) -> User:
-    """Raises ApiError 401, the same for an unknown login, a wrong password and a closed account."""
-    address = request.META.get("REMOTE_ADDR", "")
-    require_attempts_left(login, address)
-    user = authenticate(request._request, username=login, password=password)
-    if not isinstance(user, User):
-        note_failure(login, address)
-        raise ApiError("invalid_login", 401, "The login or the password is wrong.")
-    return user
 
 
 def session_of(request: Request) -> dict[str, object]:

@@ -2,15 +2,17 @@
 
 import pytest
 from django.apps import apps
+from django.http import HttpResponse
 from django.test import Client
 
+from tenants import guessing
 from tenants.audit import Actor
 from tenants.auth import authenticate_key
 from tenants.errors import ApiError
 from tenants.keys import create_key
-from tenants.models import AuditEvent, Member, Tenant
+from tenants.models import AuditEvent, Member, Tenant, User
 from tenants.scope import unscoped
-from tests.factories import get_acme, make_alice, make_bob, make_oscar
+from tests.factories import PASSWORD, get_acme, make_alice, make_bob, make_oscar
 from tests.tenants.test_metering import make_price, opened
 
 pytestmark = pytest.mark.django_db
@@ -99,3 +101,42 @@ def test_a_plans_limits_are_told_to_its_tenants(operator: Client) -> None:
     assert (plan.requests_per_minute, plan.monthly_budget, plan.weight) == (1, None, 2)
     with unscoped():
         assert AuditEvent.objects.get(action="plan.changed").target == "standard"
+
+
+def test_every_door_of_a_row_opens_or_is_closed(operator: Client) -> None:
+    """Pages to delete things look for what hangs on them, in every tenant."""
+    make_alice()
+    create_key(Actor(get_acme().id, "system"), "ci", ["inference"])
+    opened(price=make_price("1", "1", "1"))
+    for model in MODELS:
+        with unscoped():
+            row = apps.get_model("tenants", model)._default_manager.first()
+            assert row is not None
+        for page in ("history", "delete"):
+            status = operator.get(f"/admin/tenants/{model}/{row.pk}/{page}/").status_code
+            assert status in ((200,) if page == "history" else (200, 403)), (model, page)
+    alice = User.objects.get(username="alice")
+    assert operator.get(f"/admin/tenants/user/{alice.id}/delete/").status_code == 403
+
+
+def sign_in(client: Client, password: str) -> HttpResponse:
+    form = {"username": "oscar", "password": password, "next": "/admin/"}
+    return client.post("/admin/login/", form)  # type: ignore[return-value]
+
+
+def test_signing_in(client: Client, no_guesses: None) -> None:
+    make_oscar()
+    assert "The login or the password is wrong." in sign_in(client, "wrong").content.decode()
+    assert sign_in(client, PASSWORD).status_code == 302
+    assert client.get("/admin/tenants/tenant/").status_code == 200
+
+
+def test_guessing_is_slowed_down_at_this_door_too(client: Client, no_guesses: None) -> None:
+    make_oscar()
+    for _ in range(guessing.MAX_FAILURES["pair"]):
+        sign_in(client, "wrong")
+    refused = sign_in(client, PASSWORD)
+    assert "Too many failed attempts" in refused.content.decode()
+    # One brake for both: nor does the application's door open meanwhile.
+    answer = client.post("/api/session", {"login": "oscar", "password": PASSWORD})
+    assert answer.status_code == 429

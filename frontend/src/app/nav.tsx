@@ -1,4 +1,5 @@
 import {
+  IconBuilding,
   IconChartBar,
   IconHistory,
   IconKey,
@@ -61,6 +62,11 @@ export function Nav({ tenant, isOperator, onNavigate }: NavProps) {
             <IconServer2 size={17} stroke={1.7} aria-hidden />
             Fleet
           </Link>
+          {/* Pages of the server's own. */}
+          <a href="/admin/" className={classes.item}>
+            <IconBuilding size={17} stroke={1.7} aria-hidden />
+            Tenants and plans
+          </a>
         </div>
       )}
     </nav>

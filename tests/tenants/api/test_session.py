@@ -7,16 +7,9 @@ from django.test import Client
 
 from tenants import guessing
 from tenants.models import Tenant
-from tenants.store import store
 from tests.factories import PASSWORD, make_alice, make_carol, make_oscar
 
-pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def no_failures_of_other_tests() -> None:
-    for key in store().keys("guessing:*"):
-        store().delete(key)
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("no_guesses")]
 
 
 def sign_in(client: Client, login: str = "alice", password: str = PASSWORD, **headers: str) -> Any:
