@@ -26,18 +26,18 @@ def adapter_store(
     num_pages = num_host_pages(
         config.host_adapter_bytes, page_bytes, num_pages_for(config.max_lora_rank)
     )
-    folder = None
-    if config.adapter_cache_dir is not None:
-        folder = PageFolder(
-            Path(config.adapter_cache_dir),
-            layout_key(layout, dtype),
-            page_bytes,
-            config.adapter_cache_bytes,
-        )
     # On the CPU a copy is over at once: nothing is gained by starting it ahead.
     pool = AdapterPool(
         lora.pages.shape[0], config.max_loras_per_batch, num_pages, copies_ahead=is_cuda
     )
+    folder = _compiled(config, layout_key(layout, dtype), page_bytes)
     loader = AdapterLoader(spec, layout, config.max_lora_rank, dtype, folder)
     host = HostPages(num_pages, layout.page_elements, dtype, pin_memory=is_cuda)
     return AdapterStore(pool, loader, host, AdapterCopies(lora), lock)
+
+
+def _compiled(config: EngineConfig, key: str, page_bytes: int) -> PageFolder | None:
+    folder = config.adapter_cache_dir
+    if folder is None:
+        return None
+    return PageFolder(Path(folder), key, page_bytes, config.adapter_cache_bytes)

@@ -62,16 +62,14 @@ class AdapterStore:
         digest = self._loader.digest_of(path)
         with self._lock:
             self._check_name(name, digest)
-            first, known = self._first_loads.get(digest), self.pool.find(digest)
-            if first is None and known is not None:
+            known = self.pool.find(digest)
+            if known is not None and digest not in self._first_loads:
                 # These files were just seen to have its bytes.
                 known.path = path
                 if known.slot is None:
                     self._reads.start_fetch(known)
                 return _info(name, self._bind(name, known, pinned))
-            first = first or FirstLoad(self._reads.start_first(digest, path))
-            self._first_loads[digest] = first
-            first.num_callers += 1
+            first = self._join(digest, path)
         try:
             adapter = first.adapter.result()
             with self._lock:
@@ -186,6 +184,15 @@ class AdapterStore:
                 self.drop(self.pool.unbind(name))
             raise
         return adapter
+
+    def _join(self, digest: str, path: str) -> FirstLoad:
+        """One reading of these bytes, however many callers it has."""
+        first = self._first_loads.get(digest)
+        if first is None:
+            first = FirstLoad(self._reads.start_first(digest, path))
+            self._first_loads[digest] = first
+        first.num_callers += 1
+        return first
 
     def _leave(self, first: FirstLoad, digest: str) -> None:
         """The last caller ends it: what got no name goes."""

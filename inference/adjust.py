@@ -122,8 +122,13 @@ def _forbid_ends(
     logits[places] = -torch.inf
     held = [row for row, sequence in early if sequence.matcher is not None]
     if held:
-        # Where a grammar allows nothing else, it is complete: it ends.
-        rows = to_device(held, logits.device)
-        is_over = torch.zeros(logits.shape[0], dtype=torch.bool, device=logits.device)
-        is_over[rows] = ~torch.isfinite(logits[rows]).any(dim=-1)
+        is_over = _is_over(logits, held)
         logits[places] = torch.where(is_over[places[0]], before, -torch.inf)
+
+
+def _is_over(logits: torch.Tensor, held: list[int]) -> torch.Tensor:
+    """[B] bool: rows whose grammar now allows nothing. It is complete: they end."""
+    rows = to_device(held, logits.device)
+    is_over = torch.zeros(logits.shape[0], dtype=torch.bool, device=logits.device)
+    is_over[rows] = ~torch.isfinite(logits[rows]).any(dim=-1)
+    return is_over

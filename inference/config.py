@@ -111,7 +111,9 @@ def parse_arguments(arguments: Sequence[str]) -> ServeConfig:
         allow_abbrev=False,
     )
     _add_model_flags(serve)
-    _add_lora_flags(serve)
+    _add_adapter_flags(serve)
+    _add_adapter_memory_flags(serve)
+    _add_batch_flags(serve)
     _add_memory_flags(serve)
     _add_http_flags(serve)
     values = parser.parse_args(arguments)
@@ -137,22 +139,28 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, metavar="N", help="of requests without a seed; default: random")
 
 
-def _add_lora_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("adapters")
-    add = group.add_argument
-    paths_help = "adapters to load at the start; default: none"
+def _add_adapter_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("adapters").add_argument
     add(
         "--lora-paths",
         nargs="+",
         action="extend",
         type=named_path,
         metavar="NAME=PATH",
-        help=paths_help,
+        help="adapters to load at the start; default: none",
     )
     batch_help = "distinct adapters in one forward"
     add("--max-loras-per-batch", type=positive, default=8, metavar="N", help=batch_help)
     rank_help = "largest rank that an adapter may have"
     add("--max-lora-rank", type=positive, default=64, metavar="R", help=rank_help)
+    dir_help = (
+        "adapters may be loaded over HTTP only from below DIR; repeatable; default: from anywhere"
+    )
+    add("--adapter-dir", action="append", metavar="DIR", help=dir_help)
+
+
+def _add_adapter_memory_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("where adapters are kept").add_argument
     host_help = "host memory for adapters: bytes, or with the unit K, M or G"
     add("--host-adapter-bytes", type=size, default="4G", metavar="SIZE", help=host_help)
     cache_help = (
@@ -162,21 +170,30 @@ def _add_lora_flags(parser: argparse.ArgumentParser) -> None:
     add("--adapter-cache-dir", metavar="DIR", help=cache_help)
     room_help = "room for them: bytes, or with the unit K, M or G; least recently used leave first"
     add("--adapter-cache-bytes", type=size, default="64G", metavar="SIZE", help=room_help)
-    dir_help = (
-        "adapters may be loaded over HTTP only from below DIR; repeatable; default: from anywhere"
-    )
-    add("--adapter-dir", action="append", metavar="DIR", help=dir_help)
 
 
-def _add_memory_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("batching and memory")
-    add = group.add_argument
+def _add_batch_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("batching").add_argument
+    switch = argparse.BooleanOptionalAction
     len_help = "longest prompt and answer together, in tokens; default: the model's"
     add("--max-model-len", type=positive, metavar="N", help=len_help)
     seqs_help = "sequences that run at once"
     add("--max-num-seqs", type=positive, default=64, metavar="N", help=seqs_help)
     batch_help = "tokens of one forward; default: by the device"
     add("--max-batch-tokens", type=positive, metavar="N", help=batch_help)
+    graphs_help = "on a GPU, decode by graphs captured at the start"
+    add("--cuda-graphs", action=switch, default=True, help=graphs_help)
+    prompts_help = "on a GPU, steps with prompts by graphs too"
+    add("--prompt-graphs", action=switch, default=True, help=prompts_help)
+    overlap_help = (
+        "launch a step before the tokens of the one before it are read; default: on a GPU, where "
+        "the device then never waits"
+    )
+    add("--overlap", action=switch, default=None, help=overlap_help)
+
+
+def _add_memory_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("KV memory").add_argument
     block_help = "tokens of a KV block"
     add("--kv-block-size", type=positive, default=16, metavar="N", help=block_help)
     kv_help = (
@@ -186,16 +203,8 @@ def _add_memory_flags(parser: argparse.ArgumentParser) -> None:
     fraction_help = "share of the GPU's memory to use"
     add("--gpu-memory-fraction", type=fraction, default=0.9, metavar="F", help=fraction_help)
     prefix_help = "reuse the KV blocks of equal beginnings"
-    add("--prefix-cache", action=argparse.BooleanOptionalAction, default=True, help=prefix_help)
-    graphs_help = "on a GPU, decode by graphs captured at the start"
-    add("--cuda-graphs", action=argparse.BooleanOptionalAction, default=True, help=graphs_help)
-    prompts_help = "on a GPU, steps with prompts by graphs too"
-    add("--prompt-graphs", action=argparse.BooleanOptionalAction, default=True, help=prompts_help)
-    overlap_help = (
-        "launch a step before the tokens of the one before it are read; default: on a GPU, where "
-        "the device then never waits"
-    )
-    add("--overlap", action=argparse.BooleanOptionalAction, default=None, help=overlap_help)
+    switch = argparse.BooleanOptionalAction
+    add("--prefix-cache", action=switch, default=True, help=prefix_help)
 
 
 def _add_http_flags(parser: argparse.ArgumentParser) -> None:
@@ -227,22 +236,26 @@ def _serve_config(values: argparse.Namespace) -> ServeConfig:
     if not (model_path / "config.json").is_file():
         raise ValueError(f"--model-path {model_path}: no config.json there")
     base_name = values.served_model_name or model_path.resolve().name
-    lora_paths = tuple(values.lora_paths or ())
-    names = [name for name, _ in lora_paths]
-    for name in names:
-        if name == base_name or names.count(name) > 1:
-            raise ValueError(f"--lora-paths: the name {name!r} is taken already")
     return ServeConfig(
         engine=_engine_config(values),
         base_name=base_name,
         host=values.host,
         port=values.port,
-        lora_paths=lora_paths,
+        lora_paths=_lora_paths(values, base_name),
         adapter_dirs=tuple(_folder(path) for path in values.adapter_dir or ()),
         grace_s=values.grace_s,
         announcement=_announcement(values),
         usage_file=values.usage_file,
     )
+
+
+def _lora_paths(values: argparse.Namespace, base_name: str) -> tuple[tuple[str, str], ...]:
+    lora_paths = tuple(values.lora_paths or ())
+    names = [name for name, _ in lora_paths]
+    for name in names:
+        if name == base_name or names.count(name) > 1:
+            raise ValueError(f"--lora-paths: the name {name!r} is taken already")
+    return lora_paths
 
 
 def _announcement(values: argparse.Namespace) -> Announcement | None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence as Items
 
 from inference.adapter_memory import adapter_store
+from inference.adapter_pool import AdapterPool
 from inference.config import EngineConfig
 from inference.errors import EngineError, ErrorCode
 from inference.flights import Flights
@@ -32,7 +33,7 @@ from inference.sampler import Sampler
 from inference.scheduler import Scheduler
 from inference.sequence import Sequence
 from inference.snapshot import engine_stats
-from inference.startup import start
+from inference.startup import Parts, start
 from inference.stats import Counters, EngineStats
 from inference.warm_up import warm_up
 
@@ -54,29 +55,13 @@ class Engine:
         self.device, self.dtype = parts.device, parts.dtype
         self._lock = threading.Condition()
         self._adapters = adapter_store(config, parts.spec, parts.lora, self._lock)
-        cache = KvCache(parts.num_kv_blocks, config.kv_block_size, config.prefix_cache)
-        limits = Limits(config.max_num_seqs, parts.max_batch_tokens)
-        self._scheduler = Scheduler(limits, cache, self._adapters.pool)
-        sampler = Sampler(parts.spec.eos_token_ids)
-        self._runner = ModelRunner(
-            parts.model,
-            parts.kv,
-            parts.lora,
-            sampler,
-            parts.graphs,
-            parts.last_tokens,
-            parts.prompt_graphs,
-        )
-        if parts.device.type == "cuda":
-            warm_up(self._runner, parts.max_batch_tokens, parts.max_model_len)
+        self._scheduler = _scheduler(config, parts, self._adapters.pool)
+        self._runner = _warm_runner(parts)
         self._overlaps = parts.device.type == "cuda" if config.overlap is None else config.overlap
-        self._grammars = Grammars(
-            config.model_path, parts.spec.vocab_size, parts.spec.eos_token_ids, self._wake
-        )
+        ends = parts.spec.eos_token_ids
+        self._grammars = Grammars(config.model_path, parts.spec.vocab_size, ends, self._wake)
         self._counters = Counters()
-        self._results = Results(
-            self._scheduler, self._adapters, self._counters, parts.spec.eos_token_ids
-        )
+        self._results = Results(self._scheduler, self._adapters, self._counters, ends)
         self._flights = Flights(
             self._runner, self._scheduler, self._adapters, self._results, self._lock
         )
@@ -257,3 +242,24 @@ class Engine:
                 self._scheduler.prepared(sequence)
             else:
                 self._results.end(sequence, failed(sequence, error), deliveries)
+
+
+def _scheduler(config: EngineConfig, parts: Parts, adapters: AdapterPool) -> Scheduler:
+    cache = KvCache(parts.num_kv_blocks, config.kv_block_size, config.prefix_cache)
+    return Scheduler(Limits(config.max_num_seqs, parts.max_batch_tokens), cache, adapters)
+
+
+def _warm_runner(parts: Parts) -> ModelRunner:
+    """On CUDA, with every kernel run once."""
+    runner = ModelRunner(
+        parts.model,
+        parts.kv,
+        parts.lora,
+        Sampler(parts.spec.eos_token_ids),
+        parts.graphs,
+        parts.last_tokens,
+        parts.prompt_graphs,
+    )
+    if parts.device.type == "cuda":
+        warm_up(runner, parts.max_batch_tokens, parts.max_model_len)
+    return runner

@@ -55,11 +55,10 @@ class Timing:
 class FrontMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "inference_requests",
+        self.requests = self._counter(
+            "requests",
             "HTTP requests by route and outcome: ok, client_error, server_error, disconnected.",
             ("route", "outcome"),
-            registry=self.registry,
         )
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of ended requests.")
         self.cached_tokens = self._counter(
@@ -69,19 +68,18 @@ class FrontMetrics:
             "completion_tokens", "Generated tokens of ended requests."
         )
         self.ttft = self._histogram(
-            "time_to_first_token_seconds", "From submission to the first token.", SECONDS
+            "time_to_first_token", "From submission to the first token.", SECONDS
         )
         self.tpot = self._histogram(
-            "time_per_output_token_seconds",
-            "Mean time between the tokens of a sequence.",
-            TOKEN_SECONDS,
+            "time_per_output_token", "Mean time between the tokens of a sequence.", TOKEN_SECONDS
         )
 
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"inference_{name}", text, registry=self.registry)
+    def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(f"inference_{name}", text, labels, registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
-        return Histogram(f"inference_{name}", text, registry=self.registry, buckets=buckets)
+        name = f"inference_{name}_seconds"
+        return Histogram(name, text, registry=self.registry, buckets=buckets)
 
     def observe_tokens(self, prompt: int, cached: int, completion: int, timing: Timing) -> None:
         """Once for each HTTP request that generated, whatever ended it."""

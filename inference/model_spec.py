@@ -90,18 +90,10 @@ class ModelSpec:
         """The same from parsed JSON. Raises ModelError naming the key at fault."""
         architecture = _architecture(config)
         _refuse_unserved(config)
-        hidden, heads = _size(config, "hidden_size"), _size(config, "num_attention_heads")
         bias = bool(config.get("attention_bias") or config.get("qkv_bias"))
-        spec = cls(
+        return cls(
             architecture=architecture,
-            hidden_size=hidden,
-            intermediate_size=_size(config, "intermediate_size"),
-            num_layers=_size(config, "num_hidden_layers"),
-            num_heads=heads,
-            num_kv_heads=_size(config, "num_key_value_heads", heads),
-            head_dim=_size(config, "head_dim", hidden // heads),
-            vocab_size=_size(config, "vocab_size"),
-            max_position=_size(config, "max_position_embeddings", 2048),
+            **_sizes(config),
             rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
             rope=_rope(config),
             tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
@@ -114,12 +106,6 @@ class ModelSpec:
             eos_token_ids=_eos(config, generation or {}),
             name=name,
         )
-        if spec.num_heads % spec.num_kv_heads:
-            raise ModelError(
-                f"config.json: num_attention_heads {heads} is not a multiple of "
-                f"num_key_value_heads {spec.num_kv_heads}"
-            )
-        return spec
 
     @property
     def max_exact_len(self) -> int:
@@ -205,6 +191,27 @@ def quantised(where: str, how: str) -> ModelError:
     )
 
 
+def _sizes(config: dict[str, Any]) -> dict[str, int]:
+    """Under the names of ModelSpec, transformers' defaults filled in."""
+    hidden, heads = _size(config, "hidden_size"), _size(config, "num_attention_heads")
+    kv_heads = _size(config, "num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise ModelError(
+            f"config.json: num_attention_heads {heads} is not a multiple of "
+            f"num_key_value_heads {kv_heads}"
+        )
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": _size(config, "intermediate_size"),
+        "num_layers": _size(config, "num_hidden_layers"),
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+        "head_dim": _size(config, "head_dim", hidden // heads),
+        "vocab_size": _size(config, "vocab_size"),
+        "max_position": _size(config, "max_position_embeddings", 2048),
+    }
+
+
 def _size(config: dict[str, Any], key: str, default: int | None = None) -> int:
     value = config.get(key)
     value = default if value is None else value
@@ -222,10 +229,8 @@ def _rope(config: dict[str, Any]) -> RopeSpec:
     if kind == "default":
         return RopeSpec(theta=theta)
     if kind not in ("linear", "llama3"):
-        raise ModelError(
-            f"config.json: rope scaling {kind!r} is not supported; "
-            "supported are default, linear, llama3"
-        )
+        message = f"rope scaling {kind!r} is not supported; supported are default, linear, llama3"
+        raise ModelError(f"config.json: {message}")
     original = scaling.get("original_max_position_embeddings")
     return RopeSpec(
         theta=theta,

@@ -40,10 +40,14 @@ def generate(
         request_id = f"offline-{next(_numbers)}"
         outputs[request_id] = []
         engine.submit(GenerateRequest(request_id, tuple(prompt), chosen, digest), on_event)
+    _run_to_rest(engine)
+    if failed:
+        raise EngineError(failed[0].code, failed[0].message, failed[0].param)
+    return list(outputs.values())
+
+
+def _run_to_rest(engine: "Engine") -> None:
     while engine.state().num_waiting or engine.state().num_running:
         if not engine.step():
             # A file is read or a grammar compiled, by threads that need this one's turns.
             time.sleep(0.001)
-    if failed:
-        raise EngineError(failed[0].code, failed[0].message, failed[0].param)
-    return list(outputs.values())

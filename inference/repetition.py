@@ -16,8 +16,7 @@ def num_positions(text: str, has_strings: bool) -> int:
     TOO_MANY. has_strings: a grammar, where "…" is one thing.
     """
     counts = [0]
-    last = 0
-    at = 0
+    last, at = 0, 0
     while at < len(text):
         char = text[at]
         bounds = BOUNDS.match(text, at) if char == "{" else None

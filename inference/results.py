@@ -40,17 +40,7 @@ class Results:
 
     def take(self, outcome: Outcome, deliveries: list[Delivery]) -> None:
         """All that a step computed and drew, but for requests that have ended meanwhile."""
-        self._counters.count_step(
-            outcome.step_ms,
-            outcome.lora_ms,
-            [
-                (w.sequence, w.num_tokens)
-                for w in outcome.plan.work
-                if w.sequence.digest is not None
-            ],
-            outcome.path,
-        )
-        self._counters.count_batch((w.sequence, w.num_tokens) for w in outcome.plan.work)
+        self._count(outcome)
         for scored in outcome.scored:
             if not scored.sequence.is_ended:
                 self._take_scores(scored, deliveries)
@@ -80,6 +70,12 @@ class Results:
         self._adapters.drop(self._scheduler.finish(sequence))
         self._counters.count_end(event, sequence)
         deliveries.append((sequence.on_event, event))
+
+    def _count(self, outcome: Outcome) -> None:
+        work = [(w.sequence, w.num_tokens) for w in outcome.plan.work]
+        with_adapters = [one for one in work if one[0].digest is not None]
+        self._counters.count_step(outcome.step_ms, outcome.lora_ms, with_adapters, outcome.path)
+        self._counters.count_batch(work)
 
     def _take_scores(self, scored: Scored, deliveries: list[Delivery]) -> None:
         sequence = scored.sequence

@@ -133,16 +133,28 @@ def draw(logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
         tokens[rows] = _invert(probs[rows], uniform[rows]).squeeze(1)
     if wide:
         rows = to_device(wide, device)
-        ordered, ids = probs[rows].sort(dim=-1, descending=True)
-        tokens[rows] = _pick(ordered, ids, uniform[rows], [params[i] for i in wide])
+        tokens[rows] = _draw_wide(probs[rows], uniform[rows], [params[i] for i in wide])
     if narrow:
         rows = to_device(narrow, device)
-        ordered, ids = probs[rows].topk(min(NUM_CANDIDATES, probs.shape[1]), dim=-1)
-        wanted = [params[i] for i in narrow]
-        picked = _pick(ordered, ids, uniform[rows], wanted)
-        holds_all = _holds_all(ordered, wanted, probs.shape[1])
-        tokens[rows] = torch.where(holds_all, picked, TOO_WIDE)
+        tokens[rows] = _draw_narrow(probs[rows], uniform[rows], [params[i] for i in narrow])
     return tokens
+
+
+def _draw_wide(
+    probs: torch.Tensor, uniform: torch.Tensor, params: list[SamplingParams]
+) -> torch.Tensor:
+    ordered, ids = probs.sort(dim=-1, descending=True)
+    return _pick(ordered, ids, uniform, params)
+
+
+def _draw_narrow(
+    probs: torch.Tensor, uniform: torch.Tensor, params: list[SamplingParams]
+) -> torch.Tensor:
+    """Among the likeliest; TOO_WIDE where more than those are kept."""
+    vocab = probs.shape[1]
+    ordered, ids = probs.topk(min(NUM_CANDIDATES, vocab), dim=-1)
+    picked = _pick(ordered, ids, uniform, params)
+    return torch.where(_holds_all(ordered, params, vocab), picked, TOO_WIDE)
 
 
 def _is_filtered(params: SamplingParams) -> bool:

@@ -13,7 +13,7 @@ from inference.decode_graphs import DecodeGraphs, bucket_sizes
 from inference.errors import EngineError, ErrorCode
 from inference.lora import LoraPool, num_pages_for
 from inference.model_spec import ModelError, ModelSpec
-from inference.models.llama import LlamaModel
+from inference.models.llama import LlamaModel, ModelWeights
 from inference.prompt_graphs import MAX_TOKENS, PromptGraphs
 from inference.weights import dummy_weights, load_weights
 
@@ -60,21 +60,13 @@ def start(config: EngineConfig, spec: ModelSpec | None = None) -> Parts:
         torch.set_num_threads(config.num_threads)
     dtype = _dtype(config, spec, device)
     max_len = _max_model_len(config, spec)
-    if config.load_format == "dummy":
-        weights = dummy_weights(spec, dtype, device)
-    else:
-        weights = load_weights(config.model_path, spec, dtype, device)
-    model = LlamaModel(spec, weights, max_len)
+    model = LlamaModel(spec, _weights(config, spec, dtype, device), max_len)
     num_pages = num_places(config, device) * num_pages_for(config.max_lora_rank)
     lora = LoraPool(spec, num_pages, config.max_lora_rank, dtype, device)
-    batch_tokens = config.max_batch_tokens or (
-        CPU_BATCH_TOKENS if device.type == "cpu" else CUDA_BATCH_TOKENS
-    )
+    by_device = CPU_BATCH_TOKENS if device.type == "cpu" else CUDA_BATCH_TOKENS
+    batch_tokens = config.max_batch_tokens or by_device
     kv = _kv(config, spec, dtype, device, max_len, batch_tokens)
-    capacity = (kv.shape[2] - 1) * config.kv_block_size
-    if capacity < max_len and config.max_model_len:
-        raise ModelError(f"max_model_len {max_len}: the KV memory holds {capacity} tokens only")
-    max_len = min(max_len, capacity)
+    max_len = _held_len(config, max_len, (kv.shape[2] - 1) * config.kv_block_size)
     last_tokens = torch.zeros(config.max_num_seqs, dtype=torch.int64, device=device)
     with _nothing_collected():
         graphs = _graphs(config, model, kv, lora, max_len, last_tokens)
@@ -142,6 +134,21 @@ def _max_model_len(config: EngineConfig, spec: ModelSpec) -> int:
     if wanted > spec.max_exact_len:
         raise ModelError(f"max_model_len {wanted}: the model's own limit is {spec.max_exact_len}")
     return wanted
+
+
+def _weights(
+    config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, device: torch.device
+) -> ModelWeights:
+    if config.load_format == "dummy":
+        return dummy_weights(spec, dtype, device)
+    return load_weights(config.model_path, spec, dtype, device)
+
+
+def _held_len(config: EngineConfig, max_len: int, capacity: int) -> int:
+    """capacity: of the KV memory, in tokens. Raises ModelError when more was asked for by name."""
+    if capacity < max_len and config.max_model_len:
+        raise ModelError(f"max_model_len {max_len}: the KV memory holds {capacity} tokens only")
+    return min(max_len, capacity)
 
 
 def _kv(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -48,48 +49,60 @@ def dummy_weights(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> 
 
 def _build(spec: ModelSpec, dtype: torch.dtype, device: torch.device, fill: Fill) -> ModelWeights:
     keeps_one_row = _linear_elements(spec) * dtype.itemsize <= MAX_ONE_ROW_BYTES
-
-    def tensor(name: str, *shape: int) -> torch.Tensor:
-        target = torch.empty(shape, dtype=dtype, device=device)
-        fill(name, target)
-        return target
-
-    def fused(prefix: str, group: str, has_bias: bool) -> Linear:
-        shapes = [spec.projections()[name] for name in GROUPS[group]]
-        num_out = sum(shape[1] for shape in shapes)
-        weight = torch.empty(num_out, shapes[0][0], dtype=dtype, device=device)
-        bias = torch.empty(num_out, dtype=dtype, device=device) if has_bias else None
-        start = 0
-        for name, (_, size) in zip(GROUPS[group], shapes, strict=True):
-            fill(f"{prefix}{name}.weight", weight[start : start + size])
-            if bias is not None:
-                fill(f"{prefix}{name}.bias", bias[start : start + size])
-            start += size
-        return linear(weight, bias, keeps_one_row)
-
-    def layer(number: int) -> LayerWeights:
-        prefix = f"model.layers.{number}."
-        norm = prefix + "self_attn.{}_norm.weight"
-        return LayerWeights(
-            input_norm=tensor(prefix + "input_layernorm.weight", spec.hidden_size),
-            qkv=fused(prefix, "qkv", spec.qkv_bias),
-            o=fused(prefix, "o", spec.o_bias),
-            post_norm=tensor(prefix + "post_attention_layernorm.weight", spec.hidden_size),
-            gate_up=fused(prefix, "gate_up", spec.mlp_bias),
-            down=fused(prefix, "down", spec.mlp_bias),
-            q_norm=tensor(norm.format("q"), spec.head_dim) if spec.qk_norm else None,
-            k_norm=tensor(norm.format("k"), spec.head_dim) if spec.qk_norm else None,
-        )
-
-    embed = tensor("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)
+    makes = _Builder(spec, dtype, device, fill, keeps_one_row)
     vocab = (spec.vocab_size, spec.hidden_size)
-    lm_head = embed if spec.tie_word_embeddings else tensor("lm_head.weight", *vocab)
+    embed = makes.tensor("model.embed_tokens.weight", *vocab)
+    lm_head = embed if spec.tie_word_embeddings else makes.tensor("lm_head.weight", *vocab)
     return ModelWeights(
         embed=embed,
-        layers=tuple(layer(number) for number in range(spec.num_layers)),
-        norm=tensor("model.norm.weight", spec.hidden_size),
+        layers=tuple(makes.layer(number) for number in range(spec.num_layers)),
+        norm=makes.tensor("model.norm.weight", spec.hidden_size),
         lm_head=linear(lm_head, keeps_one_row=keeps_one_row),
     )
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """Tensors as the model wants them, filled by name."""
+
+    spec: ModelSpec
+    dtype: torch.dtype
+    device: torch.device
+    fill: Fill
+    keeps_one_row: bool
+
+    def tensor(self, name: str, *shape: int) -> torch.Tensor:
+        target = torch.empty(shape, dtype=self.dtype, device=self.device)
+        self.fill(name, target)
+        return target
+
+    def layer(self, number: int) -> LayerWeights:
+        spec, prefix = self.spec, f"model.layers.{number}."
+        norm = prefix + "self_attn.{}_norm.weight"
+        return LayerWeights(
+            input_norm=self.tensor(prefix + "input_layernorm.weight", spec.hidden_size),
+            qkv=self._fused(prefix, "qkv", spec.qkv_bias),
+            o=self._fused(prefix, "o", spec.o_bias),
+            post_norm=self.tensor(prefix + "post_attention_layernorm.weight", spec.hidden_size),
+            gate_up=self._fused(prefix, "gate_up", spec.mlp_bias),
+            down=self._fused(prefix, "down", spec.mlp_bias),
+            q_norm=self.tensor(norm.format("q"), spec.head_dim) if spec.qk_norm else None,
+            k_norm=self.tensor(norm.format("k"), spec.head_dim) if spec.qk_norm else None,
+        )
+
+    def _fused(self, prefix: str, group: str, has_bias: bool) -> Linear:
+        """The group's projections, one behind the other in one matrix."""
+        shapes = [self.spec.projections()[name] for name in GROUPS[group]]
+        num_in, num_out = shapes[0][0], sum(shape[1] for shape in shapes)
+        weight = torch.empty(num_out, num_in, dtype=self.dtype, device=self.device)
+        bias = torch.empty(num_out, dtype=self.dtype, device=self.device) if has_bias else None
+        start = 0
+        for name, (_, size) in zip(GROUPS[group], shapes, strict=True):
+            self.fill(f"{prefix}{name}.weight", weight[start : start + size])
+            if bias is not None:
+                self.fill(f"{prefix}{name}.bias", bias[start : start + size])
+            start += size
+        return linear(weight, bias, self.keeps_one_row)
 
 
 def _linear_elements(spec: ModelSpec) -> int:

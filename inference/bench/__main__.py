@@ -70,9 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     parser = _parser()
     options = parser.parse_args(arguments)
-    asked = [options.what] if isinstance(options.what, str) else options.what
-    wanted = {name for what in asked for name in (DEVICE if what == "device" else [what])}
-    commit = options.commit
+    wanted, commit = _wanted(options.what), options.commit
     if "peers" in wanted:
         _check_folders(parser, options)
         record(options.results, measure_peers(options), commit)
@@ -88,6 +86,11 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _wanted(what: str | list[str]) -> set[str]:
+    asked = [what] if isinstance(what, str) else what
+    return {name for one in asked for name in (DEVICE if one == "device" else [one])}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m inference.bench",
@@ -100,26 +103,36 @@ def _parser() -> argparse.ArgumentParser:
     add("--budget", type=float, default=float("inf"), metavar="S", help="seconds; default: no end")
     add("--results", type=Path, default=RESULTS, metavar="DIR", help="default: here, in results/")
     add("--commit", help="of the tree, where it was copied without its history")
+    _add_model_flags(parser)
+    _add_load_flags(parser)
+    return parser
+
+
+def _add_model_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("--shape", choices=sorted(SHAPES), help="a dummy model without files; default: the 8B")
     add("--model-path", help="a Hugging Face directory instead; peers: default the demo's")
     add("--load-format", choices=("auto", "dummy"), default="dummy", help="of --model-path")
     add("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
-    bursts_help = "REQUESTS/ADAPTERS of each burst; default: all of tables B and C"
-    add("--bursts", type=burst, nargs="+", default=BURSTS, help=bursts_help)
     graphs_help = "of steps with prompts too, as the server's flag"
     switch = argparse.BooleanOptionalAction
     add("--prompt-graphs", action=switch, default=True, help=graphs_help)
     scratch_help = "where model and adapter files are written and found; default: deleted after"
     add("--scratch", type=Path, metavar="DIR", help=scratch_help)
+    add("--threads", type=int, default=2, help="of the CPU")
+    adapters_help = "peers: a folder of adapter folders; default: the demo's"
+    add("--adapters-path", type=Path, default=DEMO_ADAPTERS, help=adapters_help)
+
+
+def _add_load_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    bursts_help = "REQUESTS/ADAPTERS of each burst; default: all of tables B and C"
+    add("--bursts", type=burst, nargs="+", default=BURSTS, help=bursts_help)
     add("--requests", type=int, default=256, help="that run at once")
     add("--rank", type=int, default=16)
     add("--prompt-tokens", type=int, default=256)
     add("--output-tokens", type=int, help="default: 256; peers: 48")
     add("--repeats", type=int, help="default: 1; peers: 3")
-    add("--threads", type=int, default=2, help="of the CPU")
-    adapters_help = "peers: a folder of adapter folders; default: the demo's"
-    add("--adapters-path", type=Path, default=DEMO_ADAPTERS, help=adapters_help)
-    return parser
 
 
 def _stage(options: argparse.Namespace, scratch: Path) -> Stage:

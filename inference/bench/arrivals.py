@@ -28,18 +28,23 @@ def measure_arrivals(stage: Stage) -> Iterator[Row]:
         # What is compiled, copied or made at first use is not kept.
         for _ in range(2):
             steps_ms, num_prompts = _run(stage, list(names), num_streams)
-        ordered = sorted(steps_ms)
-        with_prompt, without = ordered[-num_prompts:], ordered[:-num_prompts]
-        yield figure(
-            f"step of {num_streams} others with a prompt in it, {count} adapters",
-            statistics.median(with_prompt),
-            "ms",
-            prompt_tokens=stage.prompt_tokens,
-            step_ms=round(statistics.median(without), 3),
-            step_ms_max=round(ordered[-1], 3),
-            num_prompts=num_prompts,
-            prompt_graphs=stage.config.get("prompt_graphs", True),
-        )
+        what = f"step of {num_streams} others with a prompt in it, {count} adapters"
+        yield _row(stage, what, steps_ms, num_prompts)
+
+
+def _row(stage: Stage, what: str, steps_ms: list[float], num_prompts: int) -> Row:
+    ordered = sorted(steps_ms)
+    with_prompt, without = ordered[-num_prompts:], ordered[:-num_prompts]
+    return figure(
+        what,
+        statistics.median(with_prompt),
+        "ms",
+        prompt_tokens=stage.prompt_tokens,
+        step_ms=round(statistics.median(without), 3),
+        step_ms_max=round(ordered[-1], 3),
+        num_prompts=num_prompts,
+        prompt_graphs=stage.config.get("prompt_graphs", True),
+    )
 
 
 def _run(stage: Stage, names: list[str | None], num_streams: int) -> tuple[list[float], int]:

@@ -76,9 +76,8 @@ def run_burst(stage: Stage, each: Burst, engine: str = "many") -> list[list[Sent
 
 
 def _step_row(stage: Stage, each: Burst, runs: list[list[Sent]]) -> Row:
-    engine = stage.engine("many")
     steps = [step for sent in runs for step in steady_steps_ms(sent)]
-    row: Row = {
+    return {
         "table": "B",
         "model": stage.spec.name,
         "requests": each.num_requests,
@@ -90,15 +89,20 @@ def _step_row(stage: Stage, each: Burst, runs: list[list[Sent]]) -> Row:
         "step_ms_p90": round(statistics.quantiles(steps, n=10)[-1], 3),
         # What the peers' figures are: the smallest mean time between tokens of a request.
         "tpot_ms_min": round(min(_tpot_ms(one) for sent in runs for one in sent), 3),
-        "floor_ms": None,
+        "floor_ms": _floor_ms(stage, each),
         "num_steps": len(steps),
         "places": stage.places["many"],
     }
-    if engine.device.type == "cuda":
-        context = stage.prompt_tokens + stage.output_tokens / 2
-        numbers = (each.num_requests, context, each.num_adapters, stage.rank)
-        row["floor_ms"] = round(floor_ms(stage.spec, engine.dtype, *numbers), 3)
-    return row
+
+
+def _floor_ms(stage: Stage, each: Burst) -> float | None:
+    """None where it is not known: on the CPU."""
+    engine = stage.engine("many")
+    if engine.device.type != "cuda":
+        return None
+    context = stage.prompt_tokens + stage.output_tokens / 2
+    numbers = (each.num_requests, context, each.num_adapters, stage.rank)
+    return round(floor_ms(stage.spec, engine.dtype, *numbers), 3)
 
 
 def _tpot_ms(one: Sent) -> float:

@@ -78,12 +78,7 @@ def _wait_row(policy: str, client: str, waits: list[float]) -> dict[str, Any]:
 
 
 def _play(is_fair: bool) -> list[Asked]:
-    chance = random.Random(1)
-    arrivals = [Asked("steady", float(s), chance.randint(*OUTPUT_TOKENS)) for s in range(END_S)]
-    arrivals += [
-        Asked("flood", FLOOD_AT_S, chance.randint(*OUTPUT_TOKENS)) for _ in range(NUM_FLOOD)
-    ]
-    arrivals.sort(key=lambda one: one.arrived_s)
+    arrivals = _arrivals()
     scheduler = Scheduler(LIMITS, _cache(), AdapterPool(1, 1, 0))
     waiting: dict[str, Asked] = {}
     now_s, number = 0.0, 0
@@ -95,15 +90,26 @@ def _play(is_fair: bool) -> list[Asked]:
             waiting[sequence.request_id] = one
             number += 1
         plan = scheduler.schedule()
-        for work in plan.work:
-            if (begun := waiting.pop(work.sequence.request_id, None)) is not None:
-                begun.wait_s = now_s - begun.arrived_s
+        _end_waits(waiting, plan, now_s)
         if plan.work:
             now_s += (STEP_MS + TOKEN_MS * sum(work.num_tokens for work in plan.work)) / 1e3
             _compute(scheduler, plan)
         else:
             now_s = arrivals[number].arrived_s
     return arrivals
+
+
+def _arrivals() -> list[Asked]:
+    chance = random.Random(1)
+    asked = [Asked("steady", float(s), chance.randint(*OUTPUT_TOKENS)) for s in range(END_S)]
+    asked += [Asked("flood", FLOOD_AT_S, chance.randint(*OUTPUT_TOKENS)) for _ in range(NUM_FLOOD)]
+    return sorted(asked, key=lambda one: one.arrived_s)
+
+
+def _end_waits(waiting: dict[str, Asked], plan: Plan, now_s: float) -> None:
+    for work in plan.work:
+        if (begun := waiting.pop(work.sequence.request_id, None)) is not None:
+            begun.wait_s = now_s - begun.arrived_s
 
 
 def _compute(scheduler: Scheduler, plan: Plan) -> None:

@@ -29,20 +29,23 @@ def measure_fit(
         beyond = _loop(stage, names, concurrency, measure_s)
         if not beyond.num_loads:
             raise RuntimeError(f"fit: {fits + 1} adapters were served without a load: all fit")
-        yield figure(
-            f"adapters = what fits + 1, {concurrency} concurrent: time to first token p50",
-            beyond.first_ms(50) / inside.first_ms(50),
-            "ratio",
-            fits=fits,
-            rank=stage.rank,
-            first_ms_p50=round(beyond.first_ms(50), 2),
-            first_ms_p50_fit=round(inside.first_ms(50), 2),
-            first_ms_p99=round(beyond.first_ms(99), 2),
-            first_ms_p99_fit=round(inside.first_ms(99), 2),
-            tokens_per_s=round(beyond.tokens_per_s, 1),
-            tokens_per_s_fit=round(inside.tokens_per_s, 1),
-            num_loads=beyond.num_loads,
-        )
+        what = f"adapters = what fits + 1, {concurrency} concurrent: time to first token p50"
+        yield _row(what, inside, beyond) | {"fits": fits, "rank": stage.rank}
+
+
+def _row(what: str, inside: Window, beyond: Window) -> Row:
+    return figure(
+        what,
+        beyond.first_ms(50) / inside.first_ms(50),
+        "ratio",
+        first_ms_p50=round(beyond.first_ms(50), 2),
+        first_ms_p50_fit=round(inside.first_ms(50), 2),
+        first_ms_p99=round(beyond.first_ms(99), 2),
+        first_ms_p99_fit=round(inside.first_ms(99), 2),
+        tokens_per_s=round(beyond.tokens_per_s, 1),
+        tokens_per_s_fit=round(inside.tokens_per_s, 1),
+        num_loads=beyond.num_loads,
+    )
 
 
 def _loop(stage: Stage, names: list[str], concurrency: int, measure_s: float) -> Window:

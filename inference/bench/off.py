@@ -23,13 +23,7 @@ def measure_off(stage: Stage) -> Iterator[Row]:
     for num_requests in sorted({min(number, stage.max_requests) for number in REQUESTS}):
         if stage.left_s <= 0:
             return
-        rates: dict[str, list[float]] = {"many": [], "few": []}
-        steps: dict[str, list[float]] = {"many": [], "few": []}
-        for _ in range(NUM_ROUNDS):
-            for name in rates:
-                for sent in run_burst(stage, Burst(num_requests, 0), name):
-                    rates[name].append(tokens_per_s(sent))
-                    steps[name] += steady_steps_ms(sent)
+        rates, steps = _take_turns(stage, num_requests)
         yield from stage.take_setup()
         ratio = statistics.mean(rates["many"]) / statistics.mean(rates["few"])
         with_ms, without_ms = statistics.median(steps["many"]), statistics.median(steps["few"])
@@ -41,3 +35,17 @@ def measure_off(stage: Stage) -> Iterator[Row]:
             step_ms_off=round(without_ms, 3),
             places=stage.places["many"],
         )
+
+
+def _take_turns(
+    stage: Stage, num_requests: int
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """By engine: tokens/s of each burst, and all steps in ms."""
+    rates: dict[str, list[float]] = {"many": [], "few": []}
+    steps: dict[str, list[float]] = {"many": [], "few": []}
+    for _ in range(NUM_ROUNDS):
+        for name in rates:
+            for sent in run_burst(stage, Burst(num_requests, 0), name):
+                rates[name].append(tokens_per_s(sent))
+                steps[name] += steady_steps_ms(sent)
+    return rates, steps

@@ -51,27 +51,35 @@ def _measure(options: argparse.Namespace, paths: list[Path]) -> Iterator[Row]:
     for num_requests, num_adapters in CASES:
         names = [p.name for p in paths[:num_adapters]]
         rows = [names[i % num_adapters] if names else None for i in range(num_requests)]
-        prompts = [_prompt(i, engine.spec.vocab_size) for i in range(num_requests)]
-        params = SamplingParams(options.output_tokens, temperature=0.0, ignore_eos=True)
-        runs: dict[str, Callable[[], list[list[int]]]] = {
-            "ours": lambda p=prompts, r=rows, s=params: engine.generate(p, s, r),  # type: ignore[misc]
-            "peer": lambda p=prompts, r=rows: peer.generate(p, options.output_tokens, r),  # type: ignore[misc]
-        }
-        best, tokens = _take_turns(runs, options.repeats)
-        speeds = {name: num_requests * options.output_tokens / best[name] for name in runs}
-        yield {
-            "table": "D",
+        yield _race(options, engine, peer, rows) | {
             "what": f"{num_requests} requests, {num_adapters} adapters",
             "peer_is": "transformers generate" if not names else "PEFT generate, adapter_names",
-            "ours": round(speeds["ours"], 1),
-            "peer": round(speeds["peer"], 1),
-            "ratio": round(speeds["ours"] / speeds["peer"], 2),
-            "unit": "tok/s",
-            "same_tokens": tokens["ours"] == tokens["peer"],
             "dtype": dtype,
             "threads": options.threads,
             "output_tokens": options.output_tokens,
         }
+
+
+def _race(
+    options: argparse.Namespace, engine: Engine, peer: "_Peer", rows: list[str | None]
+) -> Row:
+    """rows: each request's adapter, None for the base."""
+    prompts = [_prompt(i, engine.spec.vocab_size) for i in range(len(rows))]
+    params = SamplingParams(options.output_tokens, temperature=0.0, ignore_eos=True)
+    runs = {
+        "ours": lambda: engine.generate(prompts, params, rows),
+        "peer": lambda: peer.generate(prompts, options.output_tokens, rows),
+    }
+    best, tokens = _take_turns(runs, options.repeats)
+    speeds = {name: len(rows) * options.output_tokens / best[name] for name in runs}
+    return {
+        "table": "D",
+        "ours": round(speeds["ours"], 1),
+        "peer": round(speeds["peer"], 1),
+        "ratio": round(speeds["ours"] / speeds["peer"], 2),
+        "unit": "tok/s",
+        "same_tokens": tokens["ours"] == tokens["peer"],
+    }
 
 
 def _take_turns(

@@ -89,15 +89,11 @@ def _clients(stage: Stage, url: str) -> Iterator[list["subprocess.Popen[str]"]]:
     module = [sys.executable, "-m", "inference.bench.stream_client", url, MODEL]
     shares = [len(range(i, stage.max_requests, count)) for i in range(count)]
     numbers = [str(stage.prompt_tokens), str(stage.spec.vocab_size)]
+    commands = [[*module, str(share), *numbers, str(i)] for i, share in enumerate(shares)]
+    pipe = subprocess.PIPE
     clients = [
-        subprocess.Popen(
-            [*module, str(share), *numbers, str(index)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        for index, share in enumerate(shares)
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
+        for command in commands
     ]
     try:
         for client in clients:

@@ -45,18 +45,26 @@ def measure_stalls(stage: Stage) -> Iterator[Row]:
     for number in range(NUM_ROUNDS):
         if number and stage.left_s <= 0:
             break
-        for kind, probes in (
-            ("device", Probes(names[: places // 2])),
-            ("host", Probes(names[places // 2 :])),
-            ("disk", FreshProbes(stage, itertools.cycle(known), is_cold=True)),
-            ("new", FreshProbes(stage, itertools.islice(fresh, NUM_FRESH), is_cold=False)),
-        ):
+        for kind, probes in _probes(stage, names, known, fresh).items():
             with probes:
                 found, num_loads = _run(stage, names[: places // 2], num_streams, probes)
             steps[kind] += found
             loads[kind] += num_loads
     for kind in KINDS[1:]:
         yield _row(stage, kind, steps, loads[kind])
+
+
+def _probes(
+    stage: Stage, names: list[str], known: list[Path], fresh: Iterator[Path]
+) -> dict[str, "Probes"]:
+    """Of one round, by kind."""
+    on_device = stage.places["few"] // 2
+    return {
+        "device": Probes(names[:on_device]),
+        "host": Probes(names[on_device:]),
+        "disk": FreshProbes(stage, itertools.cycle(known), is_cold=True),
+        "new": FreshProbes(stage, itertools.islice(fresh, NUM_FRESH), is_cold=False),
+    }
 
 
 def _compile(stage: Stage, paths: list[Path]) -> None:

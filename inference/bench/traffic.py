@@ -8,6 +8,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from inference.engine import Engine
 from inference.request import Aborted, Event, Failed, GenerateRequest, SamplingParams, Token
@@ -62,17 +63,17 @@ class Traffic:
         digest = None if adapter is None else self.engine.resolve_adapter(adapter)
         sent = Sent(adapter, time.perf_counter())
         self._open.add(request_id)
-
-        def on_event(event: Event) -> None:
-            if isinstance(event, Token):
-                sent.token_s.append(time.perf_counter())
-                return
-            self._open.discard(request_id)
-            if isinstance(event, Failed | Aborted):
-                self._failure = event
-
-        self.engine.submit(GenerateRequest(request_id, ids, params, digest), on_event)
+        request = GenerateRequest(request_id, ids, params, digest)
+        self.engine.submit(request, partial(self._hear, sent))
         return sent
+
+    def _hear(self, sent: Sent, event: Event) -> None:
+        if isinstance(event, Token):
+            sent.token_s.append(time.perf_counter())
+            return
+        self._open.discard(event.request_id)
+        if isinstance(event, Failed | Aborted):
+            self._failure = event
 
     def step(self) -> None:
         if not self.engine.step():

@@ -30,9 +30,7 @@ def measure_zipf(
 ) -> Iterator[Row]:
     """Tokens/s of a closed loop of stage.max_requests, over that with all its adapters resident."""
     fits = stage.num_fitting("many", RANK)
-    others = [info.name for info in stage.engine("many").state().adapters]
-    stage.unload("many", [name for name in others if not name.startswith(f"r{RANK}-")])
-    names = stage.adapters("many", RANK, num_registered, TARGETS)
+    names = _register(stage, num_registered)
     yield from stage.take_setup()
     if stage.left_s < 3 * measure_s:
         return
@@ -41,31 +39,51 @@ def measure_zipf(
     Traffic(stage.engine("many"), 1, 1).burst(list(names[:fits]))
     reference = _loop(stage, names, nearby, measure_s)
     found = _loop(stage, names, draws, measure_s)
-    tiers = Counter(info.tier for info in stage.engine("many").state().adapters)
     who = f"{num_registered:,} registered, Zipf {EXPONENT}, {stage.max_requests} concurrent"
     yield figure(
         f"{who} / all resident",
         found.tokens_per_s / reference.tokens_per_s,
         "ratio",
-        tokens_per_s=round(found.tokens_per_s, 1),
-        tokens_per_s_resident=round(reference.tokens_per_s, 1),
-        first_ms_p50=round(found.first_ms(50), 1),
-        first_ms_p50_resident=round(reference.first_ms(50), 1),
-        first_ms_p99=round(found.first_ms(99), 1),
-        first_ms_p99_resident=round(reference.first_ms(99), 1),
-        loads_per_s=round(found.num_loads / measure_s, 1),
-        loads_per_s_resident=round(reference.num_loads / measure_s, 1),
-        fits=fits,
-        on_device=tiers["device"],
-        on_host=tiers["host"],
-        on_disk=tiers["disk"],
-        rank=RANK,
-        projections=list(TARGETS),
+        **_beside(found, reference, measure_s),
+        **_setting(stage, fits),
         distinct=_num_distinct(draws, stage.max_requests),
         distinct_resident=_num_distinct(nearby, stage.max_requests),
-        prompt_tokens=stage.prompt_tokens,
-        output_tokens=f"{stage.output_tokens // 4} to {stage.output_tokens}",
     )
+
+
+def _register(stage: Stage, num_registered: int) -> list[str]:
+    """Names, of the only adapters then."""
+    others = [info.name for info in stage.engine("many").state().adapters]
+    stage.unload("many", [name for name in others if not name.startswith(f"r{RANK}-")])
+    return stage.adapters("many", RANK, num_registered, TARGETS)
+
+
+def _beside(found: Window, reference: Window, measure_s: float) -> Row:
+    resident = _of_window(reference, measure_s)
+    return _of_window(found, measure_s) | {f"{name}_resident": x for name, x in resident.items()}
+
+
+def _of_window(window: Window, measure_s: float) -> Row:
+    return {
+        "tokens_per_s": round(window.tokens_per_s, 1),
+        "first_ms_p50": round(window.first_ms(50), 1),
+        "first_ms_p99": round(window.first_ms(99), 1),
+        "loads_per_s": round(window.num_loads / measure_s, 1),
+    }
+
+
+def _setting(stage: Stage, fits: int) -> Row:
+    tiers = Counter(info.tier for info in stage.engine("many").state().adapters)
+    return {
+        "fits": fits,
+        "on_device": tiers["device"],
+        "on_host": tiers["host"],
+        "on_disk": tiers["disk"],
+        "rank": RANK,
+        "projections": list(TARGETS),
+        "prompt_tokens": stage.prompt_tokens,
+        "output_tokens": f"{stage.output_tokens // 4} to {stage.output_tokens}",
+    }
 
 
 def _draws(num_registered: int) -> list[int]:

@@ -59,10 +59,7 @@ async def render_errors(request: web.Request, handler: Handler) -> web.StreamRes
         body = error_body(error.status, error.code, error.message)
         return json_response(body, error.status, error.headers)
     except web.HTTPMethodNotAllowed as error:
-        allowed = ", ".join(sorted(error.allowed_methods))
-        message = f"Method {request.method} is not allowed for {request.path}; allowed: {allowed}."
-        body = error_body(405, "method_not_allowed", message)
-        return json_response(body, 405, {"Allow": allowed})
+        return _method_not_allowed(request, error)
     except web.HTTPNotFound:
         message = f"Unknown path: {request.method} {request.path[:200]}"
         return json_response(error_body(404, "unknown_path", message), 404)
@@ -73,3 +70,10 @@ async def render_errors(request: web.Request, handler: Handler) -> web.StreamRes
         log.exception("%s %s failed", request.method, request.path)
         message = "The server had an error while processing the request."
         return json_response(error_body(500, "internal_error", message), 500)
+
+
+def _method_not_allowed(request: web.Request, error: web.HTTPMethodNotAllowed) -> web.Response:
+    allowed = ", ".join(sorted(error.allowed_methods))
+    message = f"Method {request.method} is not allowed for {request.path}; allowed: {allowed}."
+    body = error_body(405, "method_not_allowed", message)
+    return json_response(body, 405, {"Allow": allowed})

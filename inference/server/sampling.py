@@ -60,12 +60,29 @@ def parse_sampling(
     """
     seed = body.integer("seed", None, -(1 << 63), (1 << 63) - 1)
     min_tokens = body.integer("min_tokens", 0, 0, MAX_TOKENS)
+    num_prompt_logprobs = num_logprobs if scores_prompt else None
+    shared: dict[str, Any] = _shared(body, vocab_size, call) | {
+        "min_tokens": min_tokens,
+        "num_logprobs": num_logprobs,
+        "num_prompt_logprobs": num_prompt_logprobs,
+    }
+
+    def build(max_tokens: int, choice: int) -> SamplingParams:
+        if max_tokens == 0:
+            # Nothing is drawn: only the prompt is scored, if anything is done.
+            return SamplingParams(0, 0.0, num_prompt_logprobs=num_prompt_logprobs)
+        return SamplingParams(max_tokens=max_tokens, seed=_seed_of(seed, choice), **shared)
+
+    return Sampling(body.integer("n", 1, 1, MAX_CHOICES), parse_stops(body), min_tokens, build)
+
+
+def _shared(body: Fields, vocab_size: int, call: Constraint | None) -> dict[str, Any]:
+    """What holds for every choice, under the names of SamplingParams."""
     text = parse_constraint(body)
     constraint = call or text
-    shared: dict[str, Any] = _shares(body) | {
+    return _shares(body) | {
         "temperature": body.number("temperature", 1.0, 0.0, 2.0),
         "min_p": body.number("min_p", 0.0, 0.0, 1.0),
-        "min_tokens": min_tokens,
         "stop_token_ids": _stop_token_ids(body, vocab_size),
         # What a constraint completes ends with an end token, which is then no text.
         "ignore_eos": body.boolean("ignore_eos", False) and constraint is None,
@@ -73,18 +90,8 @@ def parse_sampling(
         "frequency_penalty": body.number("frequency_penalty", 0.0, -2.0, 2.0),
         "repetition_penalty": body.number("repetition_penalty", 1.0, 0.01, 10.0),
         "logit_bias": _logit_bias(body, vocab_size),
-        "num_logprobs": num_logprobs,
-        "num_prompt_logprobs": num_logprobs if scores_prompt else None,
         "constraint": constraint,
     }
-
-    def build(max_tokens: int, choice: int) -> SamplingParams:
-        if max_tokens == 0:
-            # Nothing is drawn: only the prompt is scored, if anything is done.
-            return SamplingParams(0, 0.0, num_prompt_logprobs=shared["num_prompt_logprobs"])
-        return SamplingParams(max_tokens=max_tokens, seed=_seed_of(seed, choice), **shared)
-
-    return Sampling(body.integer("n", 1, 1, MAX_CHOICES), parse_stops(body), min_tokens, build)
 
 
 def _seed_of(seed: int | None, choice: int) -> int | None:
