@@ -1,10 +1,13 @@
 """Decode attention in Triton: one query a sequence, its positions split over programs."""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 
+from kernels.attention.parts import new_parts
 from kernels.attention.tickets import tickets
 from kernels.attention.tiles import LOG2_E, DecodeTile, decode_tile, max_splits, num_processors
 from kernels.launch import launch_options
@@ -204,46 +207,38 @@ def decode(
     """
     num_seqs, num_heads, head_dim = q.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
-    group = num_heads // num_kv_heads
     tile = tile or decode_tile(num_seqs * num_kv_heads, head_dim, q.element_size())
     # One part for all is the same arithmetic as a split into one: bits do not depend on the bound.
     splits = 1 if max_context <= tile.min_split else max_splits(num_seqs)
-    num_parts = num_seqs * num_kv_heads * splits
-    scratch = num_parts * group if splits > 1 else 0
-    partials = q.new_empty((scratch, head_dim), dtype=torch.float32)
-    log_sums = q.new_empty((scratch,), dtype=torch.float32)
+    parts = new_parts(q, num_seqs * num_heads * splits if splits > 1 else 0, head_dim)
     programs = num_processors(q.device) * tile.programs_per_processor
+    read = (q, k_cache, v_cache, block_tables, context_lens)
+    written = (out, *parts, tickets(q.device, num_seqs * num_kv_heads))
+    sizes = (num_seqs, block_tables.shape[1] * block_size, scale * LOG2_E)
+    strides = (q.stride(0), q.stride(1), block_tables.stride(0))
+    grid = (min(programs, num_seqs * num_kv_heads * splits),)
+    meta = _meta(q, k_cache, splits, tile)
+    decode_kernel[grid](*read, *written, *sizes, *strides, **meta, **launch_options(q.device))
+
+
+def _meta(q: torch.Tensor, k_cache: torch.Tensor, splits: int, tile: DecodeTile) -> dict[str, Any]:
+    block_size, num_kv_heads, head_dim = k_cache.shape[1:]
+    group = q.shape[1] // num_kv_heads
     group_rows = triton.next_power_of_2(group)
-    decode_kernel[(min(programs, num_parts),)](
-        q,
-        k_cache,
-        v_cache,
-        block_tables,
-        context_lens,
-        out,
-        partials,
-        log_sums,
-        tickets(q.device, num_seqs * num_kv_heads),
-        num_seqs,
-        block_tables.shape[1] * block_size,
-        scale * LOG2_E,
-        q.stride(0),
-        q.stride(1),
-        block_tables.stride(0),
-        HKV=num_kv_heads,
-        GROUP=group,
-        D=head_dim,
-        BS=block_size,
-        MIN_SPLIT=tile.min_split,
-        MAX_SPLITS=splits,
-        BLOCK_SEQS=max(16, triton.next_power_of_2(num_seqs)),
-        BLOCK_N=tile.block_n,
-        BLOCK_D=max(16, triton.next_power_of_2(head_dim)),
-        ROWS=max(16, group_rows),
-        GROUP_ROWS=group_rows,
-        BLOCK_PARTS=max(1, 32 // group_rows),
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
-        **launch_options(q.device),
-    )
+    return {
+        "HKV": num_kv_heads,
+        "GROUP": group,
+        "D": head_dim,
+        "BS": block_size,
+        "MIN_SPLIT": tile.min_split,
+        "MAX_SPLITS": splits,
+        "BLOCK_SEQS": max(16, triton.next_power_of_2(q.shape[0])),
+        "BLOCK_N": tile.block_n,
+        "BLOCK_D": max(16, triton.next_power_of_2(head_dim)),
+        "ROWS": max(16, group_rows),
+        "GROUP_ROWS": group_rows,
+        "BLOCK_PARTS": max(1, 32 // group_rows),
+        "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
+        "num_warps": tile.num_warps,
+        "num_stages": tile.num_stages,
+    }

@@ -2,12 +2,14 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
 from kernels.attention.chunks import MAX_ITEMS, MAX_PARTS, Cut, Launch, launch_of_any, launches
+from kernels.attention.parts import new_parts
 from kernels.attention.prefill_parts import add_parts, attend, count_parts, store_part
 from kernels.attention.tickets import tickets
 from kernels.attention.tiles import LOG2_E, PrefillTile, prefill_tile
@@ -257,41 +259,36 @@ def _launch(
     out: torch.Tensor,
 ) -> None:
     q, k_cache, _, block_tables, *_ = read
+    block_size, num_kv_heads = k_cache.shape[1:3]
+    meta = _meta(part, cut, tile, q, k_cache)
+    num_places = part.num_slots * num_kv_heads
+    parts = new_parts(q, num_places * tile.block_m, meta["BLOCK_D"])
+    written = (out, *parts, tickets(q.device, num_places))
+    num_seqs, max_positions = part.last - part.first, block_tables.shape[1] * block_size
+    sizes = (num_seqs, q.shape[0], max_positions, part.num_units, part.num_slots, scale * LOG2_E)
+    strides = (q.stride(0), q.stride(1), block_tables.stride(0))
+    grid = (part.num_units * num_kv_heads,)
+    prefill_kernel[grid](*read, *written, *sizes, *strides, **meta, **launch_options(q.device))
+
+
+def _meta(
+    part: Launch, cut: Cut, tile: PrefillTile, q: torch.Tensor, k_cache: torch.Tensor
+) -> dict[str, Any]:
     block_size, num_kv_heads, head_dim = k_cache.shape[1:]
-    num_seqs = part.last - part.first
-    block_d = max(16, triton.next_power_of_2(head_dim))
-    num_rows = part.num_slots * num_kv_heads * tile.block_m
-    partials = q.new_empty((num_rows, block_d), dtype=torch.float32)
-    log_sums = q.new_empty((num_rows,), dtype=torch.float32)
-    prefill_kernel[(part.num_units * num_kv_heads,)](
-        *read,
-        out,
-        partials,
-        log_sums,
-        tickets(q.device, part.num_slots * num_kv_heads),
-        num_seqs,
-        q.shape[0],
-        block_tables.shape[1] * block_size,
-        part.num_units,
-        part.num_slots,
-        scale * LOG2_E,
-        q.stride(0),
-        q.stride(1),
-        block_tables.stride(0),
-        HKV=num_kv_heads,
-        GROUP=cut.group,
-        D=head_dim,
-        BS=block_size,
-        BLOCK_SEQS=max(16, triton.next_power_of_2(num_seqs)),
-        BLOCK_M=tile.block_m,
-        BLOCK_N=tile.block_n,
-        BLOCK_D=block_d,
-        SPLIT=part.num_slots > 0,
-        MIN_SPLIT=tile.min_split,
-        MAX_ITEMS=MAX_ITEMS,
-        MAX_PARTS=MAX_PARTS,
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
-        **launch_options(q.device),
-    )
+    return {
+        "HKV": num_kv_heads,
+        "GROUP": cut.group,
+        "D": head_dim,
+        "BS": block_size,
+        "BLOCK_SEQS": max(16, triton.next_power_of_2(part.last - part.first)),
+        "BLOCK_M": tile.block_m,
+        "BLOCK_N": tile.block_n,
+        "BLOCK_D": max(16, triton.next_power_of_2(head_dim)),
+        "SPLIT": part.num_slots > 0,
+        "MIN_SPLIT": tile.min_split,
+        "MAX_ITEMS": MAX_ITEMS,
+        "MAX_PARTS": MAX_PARTS,
+        "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
+        "num_warps": tile.num_warps,
+        "num_stages": tile.num_stages,
+    }

@@ -33,6 +33,11 @@ def parser(description: str | None) -> Parser:
     parser.add_argument("--points", type=_pairs, metavar="LIST", help=points)
     ranks = "ranks of the grid; default: 8,16,32,64"
     parser.add_argument("--ranks", type=_numbers, default=RANKS, metavar="LIST", help=ranks)
+    _add_run_flags(parser)
+    return parser
+
+
+def _add_run_flags(parser: Parser) -> None:
     budget = "the grid starts no point later than so many seconds after its first; "
     budget += "a later call with the same --results goes on"
     parser.add_argument("--budget", type=float, default=float("inf"), metavar="S", help=budget)
@@ -40,7 +45,6 @@ def parser(description: str | None) -> Parser:
     parser.add_argument("--commit", metavar="HASH", help=commit)
     gate = 'do not run the tests first; the lines then say "gate": false'
     parser.add_argument("--no-gate", dest="gate", action="store_false", help=gate)
-    return parser
 
 
 def _op(text: str) -> str:

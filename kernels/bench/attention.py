@@ -125,9 +125,7 @@ def decode_result(
     longest = 2 * context if spread else context
     calls = [bounded(call, block_size) for call in paged(num_seqs, 1, longest, block_size, copies)]
     if spread:
-        step = torch.arange(num_seqs, device="cuda") * 2 + 1
-        for call in calls:
-            call.context_lens.copy_(step * context // num_seqs)
+        _spread(calls, context)
     us = graph_us(lambda: [call.run() for call in calls], copies)
     return {
         "op": "attention",
@@ -142,6 +140,14 @@ def decode_result(
         "read_gb_s": round(num_bytes / us / 1e3, 1),
         "share_of_read_bandwidth": round(num_bytes / us / bandwidth, 3),
     }
+
+
+def _spread(calls: list[Paged], context: int) -> None:
+    """Lengths from few to twice as many positions as context, evenly."""
+    for call in calls:
+        num_seqs = len(call.context_lens)
+        step = torch.arange(num_seqs, device="cuda") * 2 + 1
+        call.context_lens.copy_(step * context // num_seqs)
 
 
 def prefill_result(num_seqs: int, queries: int, context: int, block_size: int) -> dict[str, object]:

@@ -142,13 +142,7 @@ def peer_view(case: Case) -> SimpleNamespace:
     num_slots, device = case.a.shape[1], case.a.device
     widths = case.group.slice_sizes
     return SimpleNamespace(
-        c={
-            "rank": case.rank,
-            "slots": num_slots,
-            "n": num_slots,
-            "m": case.x.shape[1],
-            "phase": "decode" if case.is_decode else "prefill",
-        },
+        c=_peer_sizes(case),
         k=case.group.hidden,
         ns=widths,
         n_out=sum(widths),
@@ -164,6 +158,17 @@ def peer_view(case: Case) -> SimpleNamespace:
         scal=torch.ones(num_slots, device=device),
         offsets=[sum(widths[:s]) for s in range(len(widths) + 1)],
     )
+
+
+def _peer_sizes(case: Case) -> dict[str, object]:
+    num_slots = case.a.shape[1]
+    return {
+        "rank": case.rank,
+        "slots": num_slots,
+        "n": num_slots,
+        "m": case.x.shape[1],
+        "phase": "decode" if case.is_decode else "prefill",
+    }
 
 
 def _peers(directory: Path, names: tuple[str, ...]) -> Iterator[tuple[str, Backend]]:

@@ -7,7 +7,7 @@ import torch
 
 from kernels.bench.workloads import Group, Pool, make_pool, slot_ranks, token_slots
 from kernels.folded import expand_silu_mul, linear_shrink
-from kernels.lora import ActivePages, add_lora, lora_linear
+from kernels.lora import ActivePages, LoraBatch, LoraWeights, add_lora, lora_linear
 
 GROUPS = (Group(4096, (4096, 1024, 1024)), Group(4096, (14336, 14336)), Group(14336, (4096,)))
 SHAPES = ((1, 1), (8, 4), (64, 16), (256, 64), (700, 4))
@@ -42,47 +42,51 @@ def same_bits(
 
 
 def _same_bits(pool: Pool, i: int) -> dict[str, bool]:
-    weights, pages, batch = pool.weights[i], ActivePages(pool.weights), pool.batch
-    num_tokens, hidden = batch.token_slot.shape[0], weights.a.shape[3]
-    width = sum(weights.slice_sizes)
-    new = partial(torch.randn, dtype=torch.bfloat16, device="cuda")
-    x, y, base = new(num_tokens, hidden), new(num_tokens, width), new(width, hidden)
-    own = batch.token_slot.clone()
-
-    def apply(slots: torch.Tensor) -> torch.Tensor:
-        batch.token_slot.copy_(slots)
-        return lora_linear(x, base, weights, pages.bind(batch, {}))
-
-    def apply_folded(slots: torch.Tensor) -> torch.Tensor:
-        if len(weights.slice_sizes) != 2:
-            return x
-        batch.token_slot.copy_(slots)
-        bound = pages.bind(batch, {})
-        halves = linear_shrink(x, base, weights, bound)
-        return expand_silu_mul(*halves, weights, bound, torch.bfloat16)
-
-    def apply_alone(order: torch.Tensor) -> torch.Tensor:
-        batch.token_slot.copy_(own[order])
-        result = y[order]
-        add_lora(result, x[order], weights, pages.bind(batch, {}))
-        return result
-
-    first, repeat, company = apply(own), apply(own), True
-    first_folded, folded = apply_folded(own), True
+    case = _Case(pool.weights[i], ActivePages(pool.weights), pool.batch)
+    own = pool.batch.token_slot.clone()
+    first, first_folded = case.linear(own), case.folded(own)
+    repeat, company, folded = torch.equal(case.linear(own), first), True, True
     for seed in range(NUM_MIXES):
         generator = torch.Generator().manual_seed(seed)
-        mix = torch.randint(-1, batch.ranks.shape[0], (num_tokens,), generator=generator)
+        mix = torch.randint(-1, pool.batch.ranks.shape[0], (len(own),), generator=generator)
         mix[::4] = own[::4]
-        company &= torch.equal(apply(mix)[::4], first[::4])
-        folded &= torch.equal(apply_folded(mix)[::4], first_folded[::4])
-    straight = torch.arange(num_tokens, device="cuda")
-    shuffled = torch.randperm(num_tokens, generator=torch.Generator().manual_seed(1)).cuda()
-    order = torch.equal(apply_alone(shuffled), apply_alone(straight)[shuffled])
-    batch.token_slot.copy_(own)
-    repeat_folded = torch.equal(apply_folded(own), first_folded)
-    return {
-        "repeat": torch.equal(first, repeat) and repeat_folded,
-        "company": company,
-        "folded": folded,
-        "order": order,
-    }
+        company &= torch.equal(case.linear(mix)[::4], first[::4])
+        folded &= torch.equal(case.folded(mix)[::4], first_folded[::4])
+    straight = torch.arange(len(own), device="cuda")
+    shuffled = torch.randperm(len(own), generator=torch.Generator().manual_seed(1)).cuda()
+    order = torch.equal(case.alone(own, shuffled), case.alone(own, straight)[shuffled])
+    repeat &= torch.equal(case.folded(own), first_folded)
+    return {"repeat": repeat, "company": company, "folded": folded, "order": order}
+
+
+class _Case:
+    """One group's op in each form; a call writes its slots into the batch."""
+
+    def __init__(self, weights: LoraWeights, pages: ActivePages, batch: LoraBatch) -> None:
+        self._weights, self._pages, self._batch = weights, pages, batch
+        num_tokens, hidden = batch.token_slot.shape[0], weights.a.shape[3]
+        width = sum(weights.slice_sizes)
+        new = partial(torch.randn, dtype=torch.bfloat16, device="cuda")
+        self._x, self._y = new(num_tokens, hidden), new(num_tokens, width)
+        self._base = new(width, hidden)
+
+    def linear(self, slots: torch.Tensor) -> torch.Tensor:
+        return lora_linear(self._x, self._base, self._weights, self._bound(slots))
+
+    def folded(self, slots: torch.Tensor) -> torch.Tensor:
+        """Behind SiLU·mul; of a group that does not have two slices, x."""
+        if len(self._weights.slice_sizes) != 2:
+            return self._x
+        bound = self._bound(slots)
+        halves = linear_shrink(self._x, self._base, self._weights, bound)
+        return expand_silu_mul(*halves, self._weights, bound, torch.bfloat16)
+
+    def alone(self, slots: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+        """Without the matmul, the batch permuted."""
+        y = self._y[order]
+        add_lora(y, self._x[order], self._weights, self._bound(slots[order]))
+        return y
+
+    def _bound(self, slots: torch.Tensor) -> LoraBatch:
+        self._batch.token_slot.copy_(slots)
+        return self._pages.bind(self._batch, {})

@@ -128,15 +128,6 @@ def measure(name: str, rank: int, num_tokens: int, num_adapters: int) -> dict[st
         form: [getattr(layer, form) for layer in layers] for form in FORMS
     }
     times = rounds_us(works, NUM_ROUNDS)
-    gains = {
-        f"{form}_us": round(
-            statistics.median(
-                one - plain for one, plain in zip(times[form], times["plain"], strict=True)
-            ),
-            2,
-        )
-        for form in FORMS[1:]
-    }
     return {
         "op": "folded",
         "consumer": name,
@@ -145,26 +136,23 @@ def measure(name: str, rank: int, num_tokens: int, num_adapters: int) -> dict[st
         "adapters": num_adapters,
         "rank": rank,
         "plain_us": round(statistics.median(times["plain"]), 2),
-        "gains": gains,
+        "gains": {f"{form}_us": _gain_us(times, form) for form in FORMS[1:]},
         "spread": {form: round(spread(each), 4) for form, each in times.items()},
     }
 
 
+def _gain_us(times: dict[str, list[float]], form: str) -> float:
+    """Beyond plain, round by round, in the median."""
+    pairs = zip(times[form], times["plain"], strict=True)
+    return round(statistics.median(one - plain for one, plain in pairs), 2)
+
+
 def make_layers(name: str, rank: int, num_tokens: int, num_adapters: int) -> list[Layer]:
     group = GROUPS[name]
-    num_layers = 2 if name == "silu" else 4
-    slots = [token * num_adapters // num_tokens for token in range(num_tokens)]
-    # Shuffled: a batch does not arrive sorted by adapter.
-    order = torch.randperm(num_tokens, generator=torch.Generator().manual_seed(1)).tolist()
-    pool = make_pool(
-        [group] * num_layers,
-        [slots[token] for token in order],
-        [rank] * num_adapters,
-        dtype=torch.bfloat16,
-        device="cuda",
-    )
-    pages = ActivePages(pool.weights)
-    batch = pages.bind(pool.batch, {})
+    groups, ranks = [group] * (2 if name == "silu" else 4), [rank] * num_adapters
+    slots = _shuffled_slots(num_tokens, num_adapters)
+    pool = make_pool(groups, slots, ranks, dtype=torch.bfloat16, device="cuda")
+    batch = ActivePages(pool.weights).bind(pool.batch, {})
     width = sum(group.slice_sizes)
     return [
         Layer(
@@ -177,6 +165,12 @@ def make_layers(name: str, rank: int, num_tokens: int, num_adapters: int) -> lis
         )
         for weights in pool.weights
     ]
+
+
+def _shuffled_slots(num_tokens: int, num_adapters: int) -> list[int]:
+    """Evenly many tokens each; a batch does not arrive sorted by adapter."""
+    order = torch.randperm(num_tokens, generator=torch.Generator().manual_seed(1)).tolist()
+    return [token * num_adapters // num_tokens for token in order]
 
 
 def _silu() -> Consumer:

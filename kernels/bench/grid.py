@@ -40,7 +40,6 @@ def point_key(point: Point) -> tuple[object, ...]:
 
 def _line(point: Point, found: Measured) -> dict[str, object]:
     size = floor_bytes(point.group, point.rank, point.num_tokens, point.num_adapters)
-    gain, alone = best_peer(found.gain), best_peer(found.alone)
     return {
         "op": "lora",
         "table": "grid",
@@ -57,17 +56,22 @@ def _line(point: Point, found: Measured) -> dict[str, object]:
         "alone_us": round(found.alone[OURS], 3),
         "base_us": round(found.base_us, 3),
         "floor_us": round(size / read_bytes_per_us(), 3),
+        "spread": max(found.spread.values()),
+        **_of_peers(found),
+    }
+
+
+def _of_peers(found: Measured) -> dict[str, object]:
+    """The best one's figures, then everybody's."""
+    gain, alone = best_peer(found.gain), best_peer(found.alone)
+    return {
         "peer_us": round(gain[1], 3) if gain else None,
         "peer": gain[0] if gain else None,
         "peer_alone_us": round(alone[1], 3) if alone else None,
         "peer_alone": alone[0] if alone else None,
         "peers": {
-            name: {
-                "gain_us": round(found.gain[name], 3),
-                "alone_us": round(found.alone[name], 3),
-            }
-            for name in found.gain
+            name: {"gain_us": round(us, 3), "alone_us": round(found.alone[name], 3)}
+            for name, us in found.gain.items()
             if name != OURS
         },
-        "spread": max(found.spread.values()),
     }

@@ -44,10 +44,8 @@ def run(pairs: Pairs, backends: Mapping[str, Backend]) -> Iterator[dict[str, obj
 
 def _line(num_tokens: int, num_adapters: int, each: list[Measured]) -> dict[str, object]:
     gain = {name: sum(m.gain[name] for m in each) for name in each[0].gain}
-    forms = {"beside": gain[OURS], "folded": sum(m.folded[OURS] for m in each)}
     alone = {name: sum(m.alone[name] for m in each) for name in each[0].alone}
     floor = sum(floor_bytes(group, RANK, num_tokens, num_adapters) for group in LAYER.values())
-    peer, own = best_peer(gain), sum(m.own_us for m in each)
     return {
         "op": "lora",
         "table": "A",
@@ -55,26 +53,29 @@ def _line(num_tokens: int, num_adapters: int, each: list[Measured]) -> dict[str,
         "tokens": num_tokens,
         "adapters": num_adapters,
         "rank": RANK,
-        "gain_us": round(forms[FORM], 2),
-        "form": FORM,
-        "forms": {name: round(us, 2) for name, us in forms.items()},
-        "base_us": round(sum(m.base_us for m in each), 2),
-        "own_us": round(own, 2),
-        # Over the faster of the two base matmuls, projection by projection.
-        "net_us": round(sum(m.folded[OURS] - min(m.own_us, 0.0) for m in each), 2),
+        **_of_ours(gain[OURS], alone[OURS], each),
+        **_of_peers(gain, alone),
         "floor_us": round(floor / read_bytes_per_us(), 2),
-        "peer_us": round(peer[1], 2) if peer else None,
-        "peer": peer[0] if peer else None,
-        "alone_us": round(alone[OURS], 2),
-        "peers": {
-            name: {"gain_us": round(gain[name], 2), "alone_us": round(alone[name], 2)}
-            for name in gain
-            if name not in (OURS, OURS_FP8)
-        },
         "fp8": {
             "gain_us": round(sum(m.folded[OURS_FP8] for m in each), 2),
             "alone_us": round(alone[OURS_FP8], 2),
         },
+        "spread": max(max(m.spread.values()) for m in each),
+        "read_tb_s": round(read_bytes_per_us() / 1e6, 3),
+    }
+
+
+def _of_ours(beside_us: float, alone_us: float, each: list[Measured]) -> dict[str, object]:
+    forms = {"beside": beside_us, "folded": sum(m.folded[OURS] for m in each)}
+    return {
+        "gain_us": round(forms[FORM], 2),
+        "form": FORM,
+        "forms": {name: round(us, 2) for name, us in forms.items()},
+        "base_us": round(sum(m.base_us for m in each), 2),
+        "own_us": round(sum(m.own_us for m in each), 2),
+        # Over the faster of the two base matmuls, projection by projection.
+        "net_us": round(sum(m.folded[OURS] - min(m.own_us, 0.0) for m in each), 2),
+        "alone_us": round(alone_us, 2),
         "projections": {
             name: {
                 "gain_us": round(m.gain[OURS], 2),
@@ -83,8 +84,20 @@ def _line(num_tokens: int, num_adapters: int, each: list[Measured]) -> dict[str,
             }
             for name, m in zip(LAYER, each, strict=True)
         },
-        "spread": max(max(m.spread.values()) for m in each),
-        "read_tb_s": round(read_bytes_per_us() / 1e6, 3),
+    }
+
+
+def _of_peers(gain: dict[str, float], alone: dict[str, float]) -> dict[str, object]:
+    """The best one's gain, then everybody's figures."""
+    peer = best_peer(gain)
+    return {
+        "peer_us": round(peer[1], 2) if peer else None,
+        "peer": peer[0] if peer else None,
+        "peers": {
+            name: {"gain_us": round(us, 2), "alone_us": round(alone[name], 2)}
+            for name, us in gain.items()
+            if name not in (OURS, OURS_FP8)
+        },
     }
 
 

@@ -38,30 +38,32 @@ class Pool:
 
 def token_slots(name: str, num_tokens: int, num_slots: int, seed: int = 0) -> list[int]:
     """Each token's slot, -1 for none. ValueError: the name is not one of WORKLOADS."""
+    if name == "none":
+        return [-1] * num_tokens
+    if name == "one-token":
+        return [0 if token == num_tokens // 2 else -1 for token in range(num_tokens)]
+    if name == "identical":
+        return [0] * num_tokens
+    if name == "distinct":
+        return [token % num_slots for token in range(num_tokens)]
+    slots: list[int] = _drawn_slots(name, num_tokens, num_slots, seed).tolist()
+    return slots
+
+
+def _drawn_slots(name: str, num_tokens: int, num_slots: int, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     kind, _, parameter = name.partition(":")
-    if kind == "none":
-        return [-1] * num_tokens
-    if kind == "one-token":
-        return [0 if token == num_tokens // 2 else -1 for token in range(num_tokens)]
-    if kind == "identical":
-        return [0] * num_tokens
-    if kind == "distinct":
-        return [token % num_slots for token in range(num_tokens)]
     if kind in ("uniform", "mixed-ranks"):
         # One value in num_slots + 1 stands for the base model.
-        drawn = torch.randint(-1, num_slots, (num_tokens,), generator=generator)
-    elif kind == "zipf":
+        return torch.randint(-1, num_slots, (num_tokens,), generator=generator)
+    if kind == "zipf":
         weight = torch.arange(1, num_slots + 1).float() ** -float(parameter)
-        drawn = torch.multinomial(weight, num_tokens, replacement=True, generator=generator)
-    elif kind == "skewed":
+        return torch.multinomial(weight, num_tokens, replacement=True, generator=generator)
+    if kind == "skewed":
         # Nine tokens in ten share an adapter, the others are spread.
         spread = torch.randint(0, num_slots, (num_tokens,), generator=generator)
-        drawn = spread.where(torch.rand(num_tokens, generator=generator) < 0.1, 0)
-    else:
-        raise ValueError(f"workload: expected one of {', '.join(WORKLOADS)}, got {name}")
-    slots: list[int] = drawn.tolist()
-    return slots
+        return spread.where(torch.rand(num_tokens, generator=generator) < 0.1, 0)
+    raise ValueError(f"workload: expected one of {', '.join(WORKLOADS)}, got {name}")
 
 
 def slot_ranks(name: str, num_slots: int, rank: int) -> list[int]:
@@ -86,18 +88,11 @@ def make_pool(
     """Random rows for every slot on shuffled pages; free pages and rows past a rank hold NaN."""
     generator = torch.Generator(device).manual_seed(seed)
     needed = [-(-rank // rows_per_page) for rank in ranks]
-    num_pages = sum(needed) + 3
+    table, owner = _dealt(needed, -(-max_rank // rows_per_page), sum(needed) + 3, seed)
     sizes = [_page_elements(group, rows_per_page) for group in groups]
-    pages = torch.empty(num_pages, sum(sizes), dtype=dtype, device=device)
+    pages = torch.empty(len(owner), sum(sizes), dtype=dtype, device=device)
     pages.normal_(generator=generator)
-    order = torch.randperm(num_pages, generator=torch.Generator().manual_seed(seed)).tolist()
-    table = torch.full((len(ranks), -(-max_rank // rows_per_page)), -1, dtype=torch.int32)
-    owner = torch.full((num_pages,), -1, dtype=torch.int32)
-    for slot, count in enumerate(needed):
-        taken, order = order[:count], order[count:]
-        table[slot, :count] = torch.tensor(taken, dtype=torch.int32)
-        owner[taken] = slot
-    pages[order] = float("nan")
+    pages[(owner < 0).to(device)] = float("nan")
     weights = _views(pages, groups, rows_per_page)
     _poison_unused_rows(weights, table, ranks)
     num_columns = sum(len(group.slice_sizes) for group in groups)
@@ -106,6 +101,20 @@ def make_pool(
     token_slot, table, rank_of = (tensor.to(device) for tensor in ints)
     batch = LoraBatch(token_slot, table, rank_of, scales, owner.to(device))
     return Pool(pages, weights, batch)
+
+
+def _dealt(
+    needed: Sequence[int], max_pages: int, num_pages: int, seed: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Shuffled pages, as many as each slot needs: the page table, and each page's owner."""
+    order = torch.randperm(num_pages, generator=torch.Generator().manual_seed(seed)).tolist()
+    table = torch.full((len(needed), max_pages), -1, dtype=torch.int32)
+    owner = torch.full((num_pages,), -1, dtype=torch.int32)
+    for slot, count in enumerate(needed):
+        taken, order = order[:count], order[count:]
+        table[slot, :count] = torch.tensor(taken, dtype=torch.int32)
+        owner[taken] = slot
+    return table, owner
 
 
 def _page_elements(group: Group, rows_per_page: int) -> int:

@@ -15,6 +15,7 @@ from kernels.folded.table import norm_blocks
 from kernels.launch import launch_options
 from kernels.lora.batch import LoraWeights, TilePlan
 from kernels.lora.delta import FIRST, delta, rows_at
+from kernels.lora.kernel import expand_meta
 from kernels.lora.shrunk import Shrunk
 from kernels.lora.table import ExpandBlocks
 from kernels.lora.tile import tile_tokens
@@ -176,43 +177,40 @@ def expand_add_rms_norm(
     blocks: ExpandBlocks | None = None,
 ) -> torch.Tensor:
     """residual [T, H], x so or [P, T, H], rows adjacent inside. In place and new."""
-    x, rows = in_shares(x), h.rows
-    num_tokens, hidden = residual.shape
-    y = residual.new_empty((num_tokens, hidden))
-    if not num_tokens:
-        return y
-    chosen = blocks or norm_blocks(num_tokens, y.element_size())
-    num_blocks, num_tiles = triton.cdiv(hidden, chosen.columns), plan.num_pages.shape[0]
+    if not residual.shape[0]:
+        return torch.empty_like(residual)
+    squares = _add(in_shares(x), residual, h, weights, plan, blocks)
+    return _norm(residual, weight, squares, eps)
+
+
+def _add(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    h: Shrunk,
+    weights: LoraWeights,
+    plan: TilePlan,
+    blocks: ExpandBlocks | None,
+) -> torch.Tensor:
+    """residual += x + h B. → [T, blocks] fp32: sums of squares."""
+    rows, (num_tokens, hidden) = h.rows, residual.shape
+    chosen = blocks or norm_blocks(num_tokens, residual.element_size())
+    num_blocks = triton.cdiv(hidden, chosen.columns)
     squares = x.new_empty((num_tokens, num_blocks), dtype=torch.float32)
-    expand_add_norm_kernel[(num_tiles, num_blocks)](
-        x,
-        rows,
-        weights.b,
-        plan.order,
-        plan.slots,
-        plan.entries,
-        plan.num_pages,
-        residual,
-        squares,
-        num_tokens,
-        plan.entries.shape[1],
-        rows.shape[3],
-        x.stride(0),
-        x.stride(1),
-        residual.stride(0),
-        *weights.b.stride()[:2],
-        H=hidden,
-        PR=weights.b.shape[1],
-        TILE=plan.sizes.tokens_per_tile,
-        BT=plan.sizes.block_tokens,
-        BN=chosen.columns,
-        BR=chosen.rows,
-        SHARES=x.shape[0],
-        UPCAST=not x.is_cuda,
-        num_warps=chosen.num_warps,
-        num_stages=chosen.num_stages,
-        **launch_options(x.device),
-    )
+    read = (x, rows, weights.b, *plan.tensors)
+    sizes = (num_tokens, plan.sizes.capacity, rows.shape[3])
+    strides = (*x.stride()[:2], residual.stride(0), *weights.b.stride()[:2])
+    meta = {"H": hidden, "SHARES": x.shape[0]}
+    meta |= expand_meta(x, weights, plan, chosen.columns, chosen)
+    grid = (plan.sizes.num_tiles, num_blocks)
+    expand_add_norm_kernel[grid](*read, residual, squares, *sizes, *strides, **meta)
+    return squares
+
+
+def _norm(
+    residual: torch.Tensor, weight: torch.Tensor, squares: torch.Tensor, eps: float
+) -> torch.Tensor:
+    (num_tokens, hidden), num_blocks = residual.shape, squares.shape[1]
+    y = residual.new_empty((num_tokens, hidden))
     norm_of_squares_kernel[(num_tokens * triton.cdiv(hidden, NORM_COLUMNS),)](
         residual,
         weight,
@@ -225,6 +223,6 @@ def expand_add_rms_norm(
         BLOCKS=num_blocks,
         num_warps=NORM_WARPS,
         BLOCK_SQUARES=triton.next_power_of_2(num_blocks),
-        **launch_options(x.device),
+        **launch_options(residual.device),
     )
     return y

@@ -7,9 +7,9 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.folded.table import rope_blocks
-from kernels.launch import launch_options
 from kernels.lora.batch import LoraWeights, TilePlan
 from kernels.lora.delta import FIRST, delta, rows_at
+from kernels.lora.kernel import expand_meta
 from kernels.lora.shrunk import Shrunk
 from kernels.lora.table import ExpandBlocks
 from kernels.lora.tile import tile_tokens
@@ -194,58 +194,27 @@ def expand_rope_kv_write(
     """As kernels/rope's launch. → a new q [T, HQ, D]."""
     num_blocks, block_size, num_kv_heads, head_dim = k_cache.shape
     qkv, rows = in_shares(qkv), h.rows
-    num_tokens = qkv.shape[1]
-    num_heads = qkv.shape[2] // head_dim - 2 * num_kv_heads
+    num_shares, num_tokens, width = qkv.shape
+    num_heads = width // head_dim - 2 * num_kv_heads
     q = k_cache.new_empty((num_tokens, num_heads, head_dim))
     if not num_tokens:
         return q
     chosen = blocks or rope_blocks(num_tokens, q.element_size())
-    columns = min(chosen.columns, max(16, triton.next_power_of_2(head_dim // 2)))
-    if q_norm is not None:
-        columns = max(16, triton.next_power_of_2(head_dim // 2))
+    columns = _columns(chosen, head_dim, q_norm is not None)
     parts = triton.cdiv(head_dim // 2, columns)
-    grid = (plan.num_pages.shape[0], (num_heads + 2 * num_kv_heads) * parts)
-    expand_rope_kv_write_kernel[grid](
-        qkv,
-        rows,
-        weights.b,
-        plan.order,
-        plan.slots,
-        plan.entries,
-        plan.num_pages,
-        cos,
-        sin,
-        places,
-        q_norm,
-        k_norm,
-        q,
-        k_cache,
-        v_cache,
-        num_tokens,
-        num_blocks * block_size,
-        plan.entries.shape[1],
-        rows.shape[3],
-        qkv.stride(0),
-        qkv.stride(1),
-        cos.stride(0),
-        sin.stride(0),
-        *weights.b.stride()[:2],
-        eps,
-        HQ=num_heads,
-        HKV=num_kv_heads,
-        D=head_dim,
-        # The largest power of two that divides it.
-        ALIGN=head_dim & -head_dim,
-        NORM=q_norm is not None,
-        PR=weights.b.shape[1],
-        TILE=plan.sizes.tokens_per_tile,
-        BT=plan.sizes.block_tokens,
-        BN=columns,
-        BR=chosen.rows,
-        SHARES=qkv.shape[0],
-        UPCAST=not qkv.is_cuda,
-        num_warps=chosen.num_warps,
-        num_stages=chosen.num_stages,
-        **launch_options(qkv.device),
-    )
+    grid = (plan.sizes.num_tiles, (num_heads + 2 * num_kv_heads) * parts)
+    read = (qkv, rows, weights.b, *plan.tensors, cos, sin, places, q_norm, k_norm)
+    sizes = (num_tokens, num_blocks * block_size, plan.sizes.capacity, rows.shape[3])
+    strides = (*qkv.stride()[:2], cos.stride(0), sin.stride(0), *weights.b.stride()[:2])
+    # ALIGN: the largest power of two that divides a head.
+    meta = {"HQ": num_heads, "HKV": num_kv_heads, "D": head_dim, "ALIGN": head_dim & -head_dim}
+    meta |= {"NORM": q_norm is not None, "SHARES": num_shares}
+    meta |= expand_meta(qkv, weights, plan, columns, chosen)
+    expand_rope_kv_write_kernel[grid](*read, q, k_cache, v_cache, *sizes, *strides, eps, **meta)
     return q
+
+
+def _columns(blocks: ExpandBlocks, head_dim: int, is_normed: bool) -> int:
+    """Of each half of a head in a program; a norm needs the whole head."""
+    whole: int = max(16, triton.next_power_of_2(head_dim // 2))
+    return whole if is_normed else min(blocks.columns, whole)

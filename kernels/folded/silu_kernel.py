@@ -7,9 +7,9 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.folded.table import silu_blocks
-from kernels.launch import launch_options
 from kernels.lora.batch import LoraWeights, TilePlan
 from kernels.lora.delta import FIRST, delta, rows_at
+from kernels.lora.kernel import expand_meta
 from kernels.lora.shrunk import Shrunk
 from kernels.lora.table import ExpandBlocks
 from kernels.lora.tile import tile_tokens
@@ -128,36 +128,17 @@ def expand_silu_mul(
 ) -> torch.Tensor:
     """gate_up [T, 2·I] or [P, T, 2·I], rows adjacent inside. → a new [T, I] of dtype."""
     gate_up, rows = in_shares(gate_up), h.rows
-    num_tokens, inner = gate_up.shape[1], gate_up.shape[2] // 2
+    num_shares, num_tokens, width = gate_up.shape
+    inner = width // 2
     y = gate_up.new_empty((num_tokens, inner), dtype=dtype)
+    if not num_tokens:
+        return y
     chosen = blocks or silu_blocks(num_tokens, y.element_size())
-    if num_tokens:
-        expand_silu_mul_kernel[(plan.num_pages.shape[0], triton.cdiv(inner, chosen.columns))](
-            gate_up,
-            rows,
-            weights.b,
-            plan.order,
-            plan.slots,
-            plan.entries,
-            plan.num_pages,
-            y,
-            num_tokens,
-            plan.entries.shape[1],
-            rows.shape[3],
-            gate_up.stride(0),
-            gate_up.stride(1),
-            *weights.b.stride()[:2],
-            I=inner,
-            PR=weights.b.shape[1],
-            TILE=plan.sizes.tokens_per_tile,
-            BT=plan.sizes.block_tokens,
-            BN=chosen.columns,
-            BR=chosen.rows,
-            LISTED=h.listed is not None,
-            SHARES=gate_up.shape[0],
-            UPCAST=not gate_up.is_cuda,
-            num_warps=chosen.num_warps,
-            num_stages=chosen.num_stages,
-            **launch_options(gate_up.device),
-        )
+    read = (gate_up, rows, weights.b, *plan.tensors)
+    sizes = (num_tokens, plan.sizes.capacity, rows.shape[3])
+    strides = (*gate_up.stride()[:2], *weights.b.stride()[:2])
+    meta = {"I": inner, "LISTED": h.listed is not None, "SHARES": num_shares}
+    meta |= expand_meta(gate_up, weights, plan, chosen.columns, chosen)
+    grid = (plan.sizes.num_tiles, triton.cdiv(inner, chosen.columns))
+    expand_silu_mul_kernel[grid](*read, y, *sizes, *strides, **meta)
     return y

@@ -76,25 +76,20 @@ def linear_shares(
     (num_tokens, hidden), width = x.shape, weight.shape[0]
     dtype = x.dtype if blocks.split == 1 else torch.float32
     y = x.new_empty((blocks.split, num_tokens, width), dtype=dtype)
-    if num_tokens:
-        linear_shares_kernel[(triton.cdiv(width, blocks.columns), blocks.split)](
-            x,
-            weight,
-            bias,
-            y,
-            num_tokens,
-            hidden,
-            width,
-            x.stride(0),
-            weight.stride(0),
-            BT=max(16, triton.next_power_of_2(num_tokens)),
-            BN=blocks.columns,
-            BH=blocks.hidden,
-            SPLIT=blocks.split,
-            WHOLE=not hidden % blocks.hidden and not width % blocks.columns,
-            UPCAST=not x.is_cuda,
-            num_warps=blocks.num_warps,
-            num_stages=blocks.num_stages,
-            **launch_options(x.device),
-        )
+    if not num_tokens:
+        return y
+    meta = {
+        "BT": max(16, triton.next_power_of_2(num_tokens)),
+        "BN": blocks.columns,
+        "BH": blocks.hidden,
+        "SPLIT": blocks.split,
+        "WHOLE": not hidden % blocks.hidden and not width % blocks.columns,
+        "UPCAST": not x.is_cuda,
+        "num_warps": blocks.num_warps,
+        "num_stages": blocks.num_stages,
+        **launch_options(x.device),
+    }
+    sizes, strides = (num_tokens, hidden, width), (x.stride(0), weight.stride(0))
+    grid = (triton.cdiv(width, blocks.columns), blocks.split)
+    linear_shares_kernel[grid](x, weight, bias, y, *sizes, *strides, **meta)
     return y

@@ -41,14 +41,7 @@ class LoraWeights:
 
     def __post_init__(self) -> None:
         num_pages, num_slices, rows_per_page, _ = _four(self.a)
-        if self.row_scales is None:
-            expect_dtype("a", self.a, *FLOATS)
-        else:
-            expect_dtype("a with row_scales", self.a, torch.float8_e4m3fn)
-            expect_shape("row_scales", self.row_scales, (num_pages, num_slices, rows_per_page))
-            expect_dtype("row_scales", self.row_scales, torch.float32)
-            expect_device("row_scales", self.row_scales, self.a.device)
-            expect_contiguous("row_scales", self.row_scales)
+        self._check_scales()
         expect(1 <= num_slices <= MAX_SLICES, "slices of a", f"1 to {MAX_SLICES}", num_slices)
         expect_dtype("b", self.b, self.a.dtype)
         expect_device("b", self.b, self.a.device)
@@ -62,6 +55,17 @@ class LoraWeights:
         expect(self.a.stride(3) == 1, "a's last stride", 1, self.a.stride(3))
         expect(self.b.stride(2) == 1, "b's last stride", 1, self.b.stride(2))
         expect(self.column >= 0, "column", "at least 0", self.column)
+
+    def _check_scales(self) -> None:
+        """What belongs to rows in fp8, and to no others."""
+        if self.row_scales is None:
+            expect_dtype("a", self.a, *FLOATS)
+            return
+        expect_dtype("a with row_scales", self.a, torch.float8_e4m3fn)
+        expect_shape("row_scales", self.row_scales, tuple(self.a.shape[:3]))
+        expect_dtype("row_scales", self.row_scales, torch.float32)
+        expect_device("row_scales", self.row_scales, self.a.device)
+        expect_contiguous("row_scales", self.row_scales)
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,11 @@ class TilePlan:
     entries: torch.Tensor
     num_pages: torch.Tensor
     sizes: PlanSizes
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """In the order in which kernels take them."""
+        return self.order, self.slots, self.entries, self.num_pages
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,7 @@ class ActivePages:
 
             return replace(batch, plan=plan_tiles(batch, rows.shape[2]))
         token_slots = batch.token_slot.tolist()
-        missing = set(token_slots) - active.keys() - {-1}
-        expect(not missing, "slots of tokens", f"active ones {sorted(active)}", sorted(missing))
-        num_slots = batch.page_table.shape[0]
-        is_slot = all(0 <= slot < num_slots for slot in active)
-        expect(is_slot, "active slots", f"0 to {num_slots - 1}", sorted(active))
+        _check_slots(token_slots, active, batch.page_table.shape[0])
         if not active or any(weights.row_scales is not None for weights in self._weights):
             return batch
         if not self._serves(active):
@@ -68,14 +64,9 @@ class ActivePages:
     def _gather(self, batch: LoraBatch, held: dict[int, Hashable]) -> None:
         self._held = held
         rows_per_page = self._weights[0].a.shape[2]
-        found = [readable_rows(batch, slot, rows_per_page)[0] for slot in self._held]
-        num_rows = max((int(rows.max()) + 1 for rows in found if rows.numel()), default=1)
-        num_pages = -(-num_rows // rows_per_page)
-        is_there = torch.zeros(len(found), num_pages * rows_per_page, dtype=torch.bool)
-        for there, rows in zip(is_there, found, strict=True):
-            there[rows] = True
-        slots = torch.tensor(list(self._held))
-        pages = batch.page_table[slots, :num_pages].long().flatten()
+        is_there = _rows_there(batch, list(held), rows_per_page)
+        slots = torch.tensor(list(held))
+        pages = batch.page_table[slots, : is_there.shape[1] // rows_per_page].long().flatten()
         # A page that the slot may not read is read as page 0, and zeroed.
         pages = pages.where(is_there.view(-1, rows_per_page).any(dim=1), 0)
         scales = batch.scales[slots]  # [G, M]
@@ -141,11 +132,7 @@ def _placed(
     token_slots: list[int], held: Mapping[int, Hashable], rows: Mapping[int, DenseRows]
 ) -> DenseBatch:
     """The tokens of each held slot beside each other, in the order of held."""
-    of_slot: dict[int, list[int]] = {slot: [] for slot in held}
-    for token, slot in enumerate(token_slots):
-        if slot >= 0:
-            of_slot[slot].append(token)
-    groups = list(of_slot.values())
+    groups = _by_slot(token_slots, held)
     tokens = [token for group in groups for token in group]
     most = max(map(len, groups))
     is_even = 0 < most * len(groups) <= 2 * len(tokens)
@@ -166,6 +153,21 @@ def _placed(
     )
 
 
+def _by_slot(token_slots: list[int], held: Mapping[int, Hashable]) -> list[list[int]]:
+    of_slot: dict[int, list[int]] = {slot: [] for slot in held}
+    for token, slot in enumerate(token_slots):
+        if slot >= 0:
+            of_slot[slot].append(token)
+    return list(of_slot.values())
+
+
+def _check_slots(token_slots: list[int], active: Mapping[int, Hashable], num_slots: int) -> None:
+    missing = set(token_slots) - active.keys() - {-1}
+    expect(not missing, "slots of tokens", f"active ones {sorted(active)}", sorted(missing))
+    is_slot = all(0 <= slot < num_slots for slot in active)
+    expect(is_slot, "active slots", f"0 to {num_slots - 1}", sorted(active))
+
+
 def _check_groups(weights: Sequence[LoraWeights]) -> None:
     expect(len(weights) > 0, "groups", "at least one", 0)
     rows = weights[0].a
@@ -174,6 +176,17 @@ def _check_groups(weights: Sequence[LoraWeights]) -> None:
         expect_device("a", group.a, rows.device)
     columns = [w.column + s for w in weights for s in range(len(w.slice_sizes))]
     expect(len(set(columns)) == len(columns), "columns of groups", "each once", sorted(columns))
+
+
+def _rows_there(batch: LoraBatch, slots: list[int], rows_per_page: int) -> torch.Tensor:
+    """[G, R] bool: rows that each slot may read, to the end of the widest one's last page."""
+    found = [readable_rows(batch, slot, rows_per_page)[0] for slot in slots]
+    num_rows = max((int(rows.max()) + 1 for rows in found if rows.numel()), default=1)
+    num_pages = -(-num_rows // rows_per_page)
+    is_there = torch.zeros(len(found), num_pages * rows_per_page, dtype=torch.bool)
+    for there, rows in zip(is_there, found, strict=True):
+        there[rows] = True
+    return is_there
 
 
 def _gather_rows(

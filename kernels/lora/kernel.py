@@ -1,6 +1,8 @@
 """Launches of the Triton kernels. Nothing on the host depends on the mix of adapters."""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
+from typing import Any
+
 import torch
 import triton
 
@@ -71,42 +73,42 @@ def _shrink(
     blocks: ShrinkBlocks | None,
     dependent: bool,
 ) -> None:
-    split, num_tokens, num_slices, max_rank = shares.shape
-    hidden, num_tiles = x.shape[1], plan.num_pages.shape[0]
+    _, num_tokens, _, max_rank = shares.shape
+    hidden, num_tiles = x.shape[1], plan.sizes.num_tiles
     chosen = blocks or shrink_blocks(num_tokens, hidden, x.element_size())
+    read = (x, weights.a, batch.scales, weights.row_scales, *plan.tensors)
+    sizes = (num_tokens, hidden, plan.sizes.capacity, max_rank)
+    strides = (x.stride(0), *weights.a.stride()[:3], batch.scales.stride(0))
     lora_shrink_kernel[(max(1, chosen.programs // num_tiles), num_tiles)](
-        x,
-        weights.a,
-        batch.scales,
-        weights.row_scales,
-        plan.order,
-        plan.slots,
-        plan.entries,
-        plan.num_pages,
+        *read,
         shares,
-        num_tokens,
-        hidden,
-        plan.entries.shape[1],
-        max_rank,
-        x.stride(0),
-        *weights.a.stride()[:3],
-        batch.scales.stride(0),
+        *sizes,
+        *strides,
         weights.column,
-        NS=num_slices,
-        PR=weights.a.shape[2],
-        TILE=plan.sizes.tokens_per_tile,
-        BT=plan.sizes.block_tokens,
-        BR=chosen.rows,
-        BH=chosen.hidden,
-        SPLIT=split,
-        STEPS=triton.cdiv(triton.cdiv(hidden, chosen.hidden), split),
-        SCALED=weights.row_scales is not None,
-        WIDE=plan.sizes.tokens_per_tile >= WIDE_TOKENS,
-        UPCAST=not x.is_cuda,
-        num_warps=chosen.num_warps,
-        num_stages=chosen.num_stages,
+        **_shrink_meta(x, weights, plan, shares.shape[0], chosen),
         **launch_options(x.device, dependent),
     )
+
+
+def _shrink_meta(
+    x: torch.Tensor, weights: LoraWeights, plan: TilePlan, split: int, blocks: ShrinkBlocks
+) -> dict[str, Any]:
+    sizes = plan.sizes
+    return {
+        "NS": weights.a.shape[1],
+        "PR": weights.a.shape[2],
+        "TILE": sizes.tokens_per_tile,
+        "BT": sizes.block_tokens,
+        "BR": blocks.rows,
+        "BH": blocks.hidden,
+        "SPLIT": split,
+        "STEPS": triton.cdiv(triton.cdiv(x.shape[1], blocks.hidden), split),
+        "SCALED": weights.row_scales is not None,
+        "WIDE": sizes.tokens_per_tile >= WIDE_TOKENS,
+        "UPCAST": not x.is_cuda,
+        "num_warps": blocks.num_warps,
+        "num_stages": blocks.num_stages,
+    }
 
 
 def list_rows(
@@ -118,27 +120,20 @@ def list_rows(
     """
     split, num_tokens, num_slices, max_rank = shares.shape
     num_tiles, _, block_tokens, max_rows = listed.shape
-    list_rows_kernel[(num_tiles, num_slices, max_rows // LIST_ROWS)](
-        shares,
-        plan.order,
-        plan.slots,
-        plan.entries,
-        plan.num_pages,
-        listed,
-        num_tokens,
-        plan.entries.shape[1],
-        max_rank,
-        max_rows,
-        NS=num_slices,
-        PR=rows_per_page,
-        TILE=plan.sizes.tokens_per_tile,
-        BT=block_tokens,
-        BR=LIST_ROWS,
-        MARGIN=LIST_MARGIN,
-        SPLIT=split,
-        num_warps=4,
+    sizes = (num_tokens, plan.sizes.capacity, max_rank, max_rows)
+    meta = {
+        "NS": num_slices,
+        "PR": rows_per_page,
+        "TILE": plan.sizes.tokens_per_tile,
+        "BT": block_tokens,
+        "BR": LIST_ROWS,
+        "MARGIN": LIST_MARGIN,
+        "SPLIT": split,
+        "num_warps": 4,
         **launch_options(shares.device),
-    )
+    }
+    grid = (num_tiles, num_slices, max_rows // LIST_ROWS)
+    list_rows_kernel[grid](shares, *plan.tensors, listed, *sizes, **meta)
 
 
 def expand(
@@ -150,33 +145,31 @@ def expand(
 ) -> None:
     """y [T, N] += h B, in place; h as shrink leaves it."""
     num_tokens, rows = y.shape[0], h.rows
+    if not num_tokens:
+        return
     chosen = blocks or expand_blocks(num_tokens, y.element_size())
-    sizes = (*weights.slice_sizes, 0, 0)[:3]
-    num_blocks = sum(triton.cdiv(size, chosen.columns) for size in sizes)
-    if num_tokens:
-        lora_expand_kernel[(plan.num_pages.shape[0], num_blocks)](
-            rows,
-            weights.b,
-            plan.order,
-            plan.slots,
-            plan.entries,
-            plan.num_pages,
-            y,
-            num_tokens,
-            *sizes,
-            plan.entries.shape[1],
-            rows.shape[3],
-            *weights.b.stride()[:2],
-            y.stride(0),
-            NS=len(weights.slice_sizes),
-            PR=weights.b.shape[1],
-            TILE=plan.sizes.tokens_per_tile,
-            BT=plan.sizes.block_tokens,
-            BN=chosen.columns,
-            BR=chosen.rows,
-            LISTED=h.listed is not None,
-            UPCAST=not y.is_cuda,
-            num_warps=chosen.num_warps,
-            num_stages=chosen.num_stages,
-            **launch_options(y.device),
-        )
+    widths = (*weights.slice_sizes, 0, 0)[:3]
+    num_blocks = sum(triton.cdiv(width, chosen.columns) for width in widths)
+    read = (rows, weights.b, *plan.tensors)
+    sizes = (num_tokens, *widths, plan.sizes.capacity, rows.shape[3])
+    strides = (*weights.b.stride()[:2], y.stride(0))
+    meta = {"NS": len(weights.slice_sizes), "LISTED": h.listed is not None}
+    meta |= expand_meta(y, weights, plan, chosen.columns, chosen)
+    lora_expand_kernel[(plan.sizes.num_tiles, num_blocks)](*read, y, *sizes, *strides, **meta)
+
+
+def expand_meta(
+    y: torch.Tensor, weights: LoraWeights, plan: TilePlan, columns: int, blocks: ExpandBlocks
+) -> dict[str, Any]:
+    """What a kernel with an expand in it is compiled for; columns: of each program."""
+    return {
+        "PR": weights.b.shape[1],
+        "TILE": plan.sizes.tokens_per_tile,
+        "BT": plan.sizes.block_tokens,
+        "BN": columns,
+        "BR": blocks.rows,
+        "UPCAST": not y.is_cuda,
+        "num_warps": blocks.num_warps,
+        "num_stages": blocks.num_stages,
+        **launch_options(y.device),
+    }

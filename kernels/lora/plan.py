@@ -22,17 +22,13 @@ def plan_tiles(batch: LoraBatch, rows_per_page: int) -> TilePlan:
     entries = order.new_empty((sizes.num_tiles, sizes.capacity), dtype=torch.int64)
     num_pages = order.new_empty(sizes.num_tiles)
     if sizes.num_tiles:
+        read = (slots, batch.page_table, batch.ranks, batch.page_owner)
+        numbers = (sizes.num_tokens, sizes.max_pages, sizes.pool_pages, sizes.capacity)
         list_pages_kernel[(sizes.num_tiles,)](
-            slots,
-            batch.page_table,
-            batch.ranks,
-            batch.page_owner,
+            *read,
             entries,
             num_pages,
-            sizes.num_tokens,
-            sizes.max_pages,
-            sizes.pool_pages,
-            sizes.capacity,
+            *numbers,
             PR=rows_per_page,
             TILE=sizes.tokens_per_tile,
             ALIGN=sizes.align,

@@ -95,28 +95,20 @@ def _launch(
     heads: int = 1,
     num_shares: int = 1,
 ) -> None:
-    hidden = y.shape[-1]
-    num_rows = y.numel() // max(hidden, 1)
+    num_rows = y.numel() // max(y.shape[-1], 1)
     if not num_rows:
         return
+    meta = {"HEADS": heads, "ADD": residual is not None, "SHARES": num_shares}
+    meta |= _row_meta(y.shape[-1])
+    grid = (triton.cdiv(num_rows, meta["BR"]),)
+    stride_residual = residual.stride(0) if residual is not None else 0
+    numbers = (num_rows, *strides, stride_residual, eps)
+    rms_norm_kernel[grid](x, weight, residual, y, *numbers, **meta, **launch_options(y.device))
+
+
+def _row_meta(hidden: int) -> dict[str, int]:
     block = triton.next_power_of_2(hidden)
     rows_per_program = max(1, MIN_ELEMENTS // block)
     threads = rows_per_program * block // ELEMENTS_PER_THREAD
-    rms_norm_kernel[(triton.cdiv(num_rows, rows_per_program),)](
-        x,
-        weight,
-        residual,
-        y,
-        num_rows,
-        *strides,
-        residual.stride(0) if residual is not None else 0,
-        eps,
-        H=hidden,
-        HEADS=heads,
-        ADD=residual is not None,
-        SHARES=num_shares,
-        BR=rows_per_program,
-        BH=block,
-        num_warps=max(1, min(MAX_WARPS, threads // 32)),
-        **launch_options(y.device),
-    )
+    num_warps = max(1, min(MAX_WARPS, threads // 32))
+    return {"H": hidden, "BR": rows_per_program, "BH": block, "num_warps": num_warps}

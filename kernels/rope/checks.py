@@ -38,16 +38,8 @@ def _check_qkv(
     expect_shape("k_cache", k_cache, ("NB", "BS", "HKV", "D"))
     check_shares("qkv", qkv, k_cache.dtype)
     expect_shape("v_cache", v_cache, tuple(k_cache.shape))
-    num_kv_heads, head_dim = k_cache.shape[2:]
-    num_tokens, width = qkv.shape[-2:]
-    num_heads = width // head_dim - 2 * num_kv_heads
-    expect(
-        num_heads > 0 and width % head_dim == 0,
-        "qkv's width",
-        f"(HQ + 2·{num_kv_heads})·{head_dim}, HQ > 0",
-        width,
-    )
-    expect_shape("places", places, (num_tokens,))
+    _check_width(qkv.shape[-1], *k_cache.shape[2:])
+    expect_shape("places", places, (qkv.shape[-2],))
     expect_dtype("places", places, torch.int64)
     expect_device("places", places, qkv.device)
     expect_contiguous("places", places)
@@ -55,6 +47,12 @@ def _check_qkv(
         expect_dtype(name, cache, k_cache.dtype)
         expect_device(name, cache, qkv.device)
         expect_contiguous(name, cache)
+
+
+def _check_width(width: int, num_kv_heads: int, head_dim: int) -> None:
+    num_heads = width // head_dim - 2 * num_kv_heads
+    wanted = f"(HQ + 2·{num_kv_heads})·{head_dim}, HQ > 0"
+    expect(num_heads > 0 and width % head_dim == 0, "qkv's width", wanted, width)
 
 
 def _check_angles(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, head_dim: int) -> None:

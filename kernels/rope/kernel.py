@@ -139,37 +139,29 @@ def rope_kv_write(
     num_blocks, block_size, num_kv_heads, head_dim = k_cache.shape
     num_tokens, half = cos.shape
     qkv = in_shares(qkv)
-    num_heads = qkv.shape[2] // head_dim - 2 * num_kv_heads
+    num_shares, _, width = qkv.shape
+    num_heads = width // head_dim - 2 * num_kv_heads
     q = k_cache.new_empty((num_tokens, num_heads, head_dim))
+    if not num_tokens:
+        return q
     heads, num_warps = SMALL if num_tokens <= MAX_SMALL_TOKENS else LARGE
     programs = triton.cdiv(num_heads, heads) + 2 * triton.cdiv(num_kv_heads, heads)
-    if num_tokens:
-        rope_kv_write_kernel[(num_tokens * programs,)](
-            qkv,
-            cos,
-            sin,
-            places,
-            q_norm,
-            k_norm,
-            q,
-            k_cache,
-            v_cache,
-            num_blocks * block_size,
-            qkv.stride(0),
-            qkv.stride(1),
-            cos.stride(0),
-            sin.stride(0),
-            eps,
-            HQ=num_heads,
-            HKV=num_kv_heads,
-            D=head_dim,
-            HALF=half,
-            NORM=q_norm is not None,
-            HEADS=heads,
-            SHARES=qkv.shape[0],
-            BLOCK_HALF=triton.next_power_of_2(half),
-            BLOCK_REST=triton.next_power_of_2(max(head_dim - 2 * half, 1)),
-            num_warps=num_warps,
-            **launch_options(qkv.device),
-        )
+    read, written = (qkv, cos, sin, places, q_norm, k_norm), (q, k_cache, v_cache)
+    strides = (*qkv.stride()[:2], cos.stride(0), sin.stride(0))
+    meta = _head_meta(num_heads, num_kv_heads, head_dim, half)
+    meta |= {"NORM": q_norm is not None, "SHARES": num_shares}
+    meta |= {"HEADS": heads, "num_warps": num_warps, **launch_options(qkv.device)}
+    grid = (num_tokens * programs,)
+    rope_kv_write_kernel[grid](*read, *written, num_blocks * block_size, *strides, eps, **meta)
     return q
+
+
+def _head_meta(num_heads: int, num_kv_heads: int, head_dim: int, half: int) -> dict[str, int]:
+    return {
+        "HQ": num_heads,
+        "HKV": num_kv_heads,
+        "D": head_dim,
+        "HALF": half,
+        "BLOCK_HALF": triton.next_power_of_2(half),
+        "BLOCK_REST": triton.next_power_of_2(max(head_dim - 2 * half, 1)),
+    }

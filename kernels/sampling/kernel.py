@@ -71,14 +71,7 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
     tops = torch.empty(num_rows, num_parts, dtype=torch.float32, device=logits.device)
     places = torch.empty(num_rows, num_parts, dtype=torch.int32, device=logits.device)
     argmax_parts_kernel[(num_rows * num_parts,)](
-        logits,
-        tops,
-        places,
-        num_parts,
-        logits.stride(0),
-        V=vocab,
-        BV=PART,
-        num_warps=NUM_WARPS,
+        logits, tops, places, num_parts, logits.stride(0), V=vocab, BV=PART, num_warps=NUM_WARPS
     )
     argmax_rows_kernel[(num_rows,)](
         tops, places, tokens, num_parts, BP=triton.next_power_of_2(num_parts), num_warps=1

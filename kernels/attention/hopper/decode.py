@@ -5,16 +5,19 @@ few query heads of a key head their short one.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.attention.hopper.decode_consume import consume
 from kernels.attention.hopper.decode_produce import produce
+from kernels.attention.hopper.descriptors import descriptors
+from kernels.attention.parts import new_parts
 from kernels.attention.tickets import tickets
 from kernels.attention.tiles import (
     LOG2_E,
@@ -153,45 +156,39 @@ def decode(
     """As kernels.attention.decode.decode, for shapes that fit."""
     num_seqs, num_heads, head_dim = q.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
-    group = num_heads // num_kv_heads
     tile = tile or hopper_decode_tile(num_seqs * num_kv_heads, head_dim)
     splits = 1 if max_context <= tile.min_split else max_splits(num_seqs)
-    num_parts = num_seqs * num_kv_heads * splits
-    scratch = num_parts * group if splits > 1 else 0
-    partials = q.new_empty((scratch, head_dim), dtype=torch.float32)
-    log_sums = q.new_empty((scratch,), dtype=torch.float32)
+    parts = new_parts(q, num_seqs * num_heads * splits if splits > 1 else 0, head_dim)
     programs = num_processors(q.device) * tile.programs_per_processor
-    rows = max(8, group)
-    flat = gl.NVMMASharedLayout(128, 16, 2)
-    piece = [min(block_size, tile.block_n), 64]
-    caches = [cache.view(-1, num_kv_heads * head_dim) for cache in (k_cache, v_cache)]
-    q_layout = gl.NVMMASharedLayout(128, 16, 3)
-    hopper_decode_kernel[(min(programs, num_parts),)](
-        TensorDescriptor(q, list(q.shape), list(q.stride()), [1, rows, 64], q_layout),
-        *(TensorDescriptor.from_tensor(cache, piece, flat) for cache in caches),
-        block_tables,
-        context_lens,
-        out,
-        partials,
-        log_sums,
-        tickets(q.device, num_seqs * num_kv_heads),
-        num_seqs,
-        block_tables.shape[1] * block_size,
-        scale * LOG2_E,
-        block_tables.stride(0),
-        HKV=num_kv_heads,
-        GROUP=group,
-        D=head_dim,
-        BS=block_size,
-        MIN_SPLIT=tile.min_split,
-        MAX_SPLITS=splits,
-        BLOCK_SEQS=max(32, triton.next_power_of_2(num_seqs)),
-        BLOCK_N=tile.block_n,
-        BLOCK_PARTS=8,
-        ROWS=rows,
-        NUM_STAGES=tile.num_stages,
-        REGISTERS=PRODUCER_REGISTERS,
-        num_warps=4,
-        maxnreg=256 // tile.programs_per_processor if tile.programs_per_processor > 1 else None,
-        **launch_options(q.device),
-    )
+    meta = _meta(q, k_cache, splits, tile)
+    copied = descriptors(q, k_cache, v_cache, [1, meta["ROWS"], 64], tile.block_n)
+    read = (*copied, block_tables, context_lens)
+    written = (out, *parts, tickets(q.device, num_seqs * num_kv_heads))
+    sizes = (num_seqs, block_tables.shape[1] * block_size, scale * LOG2_E)
+    stride = block_tables.stride(0)
+    grid = (min(programs, num_seqs * num_kv_heads * splits),)
+    options = launch_options(q.device)
+    hopper_decode_kernel[grid](*read, *written, *sizes, stride, **meta, **options)
+
+
+def _meta(
+    q: torch.Tensor, k_cache: torch.Tensor, splits: int, tile: HopperDecodeTile
+) -> dict[str, Any]:
+    block_size, num_kv_heads = k_cache.shape[1:3]
+    group, programs = q.shape[1] // num_kv_heads, tile.programs_per_processor
+    return {
+        "HKV": num_kv_heads,
+        "GROUP": group,
+        "D": q.shape[2],
+        "BS": block_size,
+        "MIN_SPLIT": tile.min_split,
+        "MAX_SPLITS": splits,
+        "BLOCK_SEQS": max(32, triton.next_power_of_2(q.shape[0])),
+        "BLOCK_N": tile.block_n,
+        "BLOCK_PARTS": 8,
+        "ROWS": max(8, group),
+        "NUM_STAGES": tile.num_stages,
+        "REGISTERS": PRODUCER_REGISTERS,
+        "num_warps": 4,
+        "maxnreg": 256 // programs if programs > 1 else None,
+    }

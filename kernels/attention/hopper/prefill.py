@@ -2,18 +2,20 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.attention.chunks import MAX_ITEMS, MAX_PARTS, Cut, Launch, launch_of_any, launches
+from kernels.attention.hopper.descriptors import descriptors
 from kernels.attention.hopper.prefill_consume import consume
 from kernels.attention.hopper.prefill_produce import produce
 from kernels.attention.hopper.prefill_schedule import NUM_FIELDS
+from kernels.attention.parts import new_parts
 from kernels.attention.tickets import tickets
 from kernels.attention.tiles import HOPPER_PREFILL_TILE, LOG2_E, HopperPrefillTile, num_processors
 from kernels.launch import launch_options
@@ -182,43 +184,41 @@ def _launch(
 ) -> None:
     q, k_cache, v_cache, block_tables, *lengths = read
     block_size, num_kv_heads, head_dim = k_cache.shape[1:]
-    piece = min(block_size, tile.block_n)
-    flat = gl.NVMMASharedLayout(128, 16, 2)
-    rows = [cache.view(-1, num_kv_heads * head_dim) for cache in (k_cache, v_cache)]
-    q_block, q_layout = [ROWS // cut.group, cut.group, 64], gl.NVMMASharedLayout(128, 16, 3)
     num_places = part.num_slots * num_kv_heads * 2
-    registers = NUM_REGISTERS_CUT if num_places else NUM_REGISTERS
-    partials = q.new_empty((num_places * ROWS, head_dim), dtype=torch.float32)
-    log_sums = q.new_empty((num_places * ROWS,), dtype=torch.float32)
+    q_block = [ROWS // cut.group, cut.group, 64]
+    copied = descriptors(q, k_cache, v_cache, q_block, tile.block_n)
+    parts = new_parts(q, num_places * ROWS, head_dim)
+    written = (out, *parts, tickets(q.device, 2 + num_places))
+    num_seqs, max_positions = part.last - part.first, block_tables.shape[1] * block_size
+    sizes = (num_seqs, q.shape[0], max_positions, part.num_units, part.num_slots, scale * LOG2_E)
     hopper_prefill_kernel[(min(part.num_units * num_kv_heads, num_processors(q.device)),)](
-        TensorDescriptor(q, list(q.shape), list(q.stride()), q_block, q_layout),
-        *(TensorDescriptor.from_tensor(x, [piece, 64], flat) for x in rows),
+        *copied,
         block_tables,
         *lengths,
-        out,
-        partials,
-        log_sums,
-        tickets(q.device, 2 + num_places),
-        part.last - part.first,
-        q.shape[0],
-        block_tables.shape[1] * block_size,
-        part.num_units,
-        part.num_slots,
-        scale * LOG2_E,
+        *written,
+        *sizes,
         block_tables.stride(0),
-        HKV=num_kv_heads,
-        GROUP=cut.group,
-        D=head_dim,
-        BS=block_size,
-        ROWS=ROWS,
-        BLOCK_N=tile.block_n,
-        NUM_STAGES=tile.num_stages,
-        QUERY_STAGES=tile.query_stages,
-        MIN_SPLIT=tile.min_split if part.num_slots else 0,
-        MAX_ITEMS=MAX_ITEMS,
-        MAX_PARTS=MAX_PARTS,
-        CONSUMER_REGISTERS=registers[0],
-        PRODUCER_REGISTERS=registers[1],
-        num_warps=4,
+        **_meta(part, cut, tile, k_cache),
         **launch_options(q.device),
     )
+
+
+def _meta(part: Launch, cut: Cut, tile: HopperPrefillTile, k_cache: torch.Tensor) -> dict[str, Any]:
+    block_size, num_kv_heads, head_dim = k_cache.shape[1:]
+    consumer, producer = NUM_REGISTERS_CUT if part.num_slots else NUM_REGISTERS
+    return {
+        "HKV": num_kv_heads,
+        "GROUP": cut.group,
+        "D": head_dim,
+        "BS": block_size,
+        "ROWS": ROWS,
+        "BLOCK_N": tile.block_n,
+        "NUM_STAGES": tile.num_stages,
+        "QUERY_STAGES": tile.query_stages,
+        "MIN_SPLIT": tile.min_split if part.num_slots else 0,
+        "MAX_ITEMS": MAX_ITEMS,
+        "MAX_PARTS": MAX_PARTS,
+        "CONSUMER_REGISTERS": consumer,
+        "PRODUCER_REGISTERS": producer,
+        "num_warps": 4,
+    }
