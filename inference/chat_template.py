@@ -79,6 +79,7 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except TemplateSyntaxError as error:
             raise ModelError(f"chat template: line {error.lineno}: {error.message}") from error
+        self.source = source
         self._takes_tools = "tools" in names
         self._special_tokens = special_tokens
 

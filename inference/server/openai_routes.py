@@ -8,12 +8,14 @@ from dataclasses import replace
 from aiohttp import web
 
 from inference.errors import EngineError, ErrorCode
+from inference.server import chosen_calls
 from inference.server.answer import Answer
 from inference.server.attempt import read_attempt
 from inference.server.body import read_fields
 from inference.server.choice import ChoiceRules
 from inference.server.echo import Echo
 from inference.server.generation import Generation, Plan
+from inference.server.model_folder import ModelFolder
 from inference.server.prompts import (
     encode_chat,
     encode_chat_by,
@@ -30,9 +32,8 @@ from inference.server.requests import (
 )
 from inference.server.responses import Envelope, Json
 from inference.server.sampling import Sampling
-from inference.server.shapes import CallShape, ChatShape, CompletionShape, Shape
+from inference.server.shapes import CallShape, ChatShape, ChosenCallShape, CompletionShape, Shape
 from inference.server.share import read_share
-from inference.server.vocabulary import Vocabulary
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
@@ -45,7 +46,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     max_tokens = _room(loaded, prompt, chat.max_tokens, "messages")
     vocabulary = loaded.folder.tokenizer.vocabulary
     plan = _plan(loaded, (prompt,), max_tokens, chat, digest, vocabulary.strips_first_space)
-    shape = _chat_shape(chat, vocabulary)
+    shape = _chat_shape(chat, loaded.folder)
     return await _answer(request, replica, loaded, plan, shape, chat, name)
 
 
@@ -76,11 +77,15 @@ async def _encode(
     )
 
 
-def _chat_shape(chat: ChatRequest, vocabulary: Vocabulary) -> Shape:
-    wants_logprobs, names = chat.num_logprobs is not None, chat.tools.forced
-    if not names:
-        return ChatShape(vocabulary, wants_logprobs)
-    return CallShape(vocabulary, wants_logprobs, names[0] if len(names) == 1 else None)
+def _chat_shape(chat: ChatRequest, folder: ModelFolder) -> Shape:
+    vocabulary, wants_logprobs = folder.tokenizer.vocabulary, chat.num_logprobs is not None
+    names = chat.tools.forced
+    if names:
+        return CallShape(vocabulary, wants_logprobs, names[0] if len(names) == 1 else None)
+    template = chat.template or (folder.template.source if folder.template else "")
+    if chat.tools.shown and chosen_calls.OPENING in template:
+        return ChosenCallShape(vocabulary, wants_logprobs, chat.tools.max_calls)
+    return ChatShape(vocabulary, wants_logprobs)
 
 
 async def completions(request: web.Request) -> web.StreamResponse:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from inference.server.choice import Choice, Delta, ShownToken
+from inference.server.chosen_calls import ChosenCalls
 from inference.server.forced_call import ForcedCall
 from inference.server.responses import Json, chat_logprobs, completion_logprobs
 from inference.server.vocabulary import Vocabulary
@@ -95,6 +96,39 @@ class CallShape(ChatShape):
     def _finish_reason(self, choice: Choice) -> str | None:
         """Also of a function that was named, where OpenAI says "stop"."""
         return "tool_calls" if self._calls[choice.index].is_whole else choice.finish_reason
+
+
+class ChosenCallShape(ChatShape):
+    """Of a chat whose model may call functions, and says so between tags."""
+
+    def __init__(self, vocabulary: Vocabulary, wants_logprobs: bool, max_calls: int | None) -> None:
+        super().__init__(vocabulary, wants_logprobs)
+        # By the choice's index.
+        self._read: defaultdict[int, ChosenCalls] = defaultdict(lambda: ChosenCalls(max_calls))
+
+    def piece(self, choice: Choice, delta: Delta) -> Json:
+        logprobs = self._logprobs(delta.tokens) if delta.tokens else None
+        text, calls = self._read[choice.index].feed(delta.text)
+        added = {"content": text} | ({"tool_calls": calls} if calls else {})
+        return self._chunk(choice, added, logprobs)
+
+    def ending(self, choice: Choice) -> Json:
+        rest = self._read[choice.index].finish()
+        chunk = self._chunk(choice, {"content": rest} if rest else {})
+        return chunk | {"finish_reason": self._finish_reason(choice)}
+
+    def whole(self, choice: Choice, text: str, tokens: Sequence[ShownToken]) -> Json:
+        read = self._read[choice.index]
+        shown = read.feed(text)[0] + read.finish()
+        answer = super().whole(choice, shown, tokens)
+        if read.calls:
+            calls = [{key: call[key] for key in ("id", "type", "function")} for call in read.calls]
+            answer["message"] |= {"content": shown or None, "tool_calls": calls}
+        return answer | {"finish_reason": self._finish_reason(choice)}
+
+    def _finish_reason(self, choice: Choice) -> str | None:
+        has_called = choice.finish_reason == "stop" and self._read[choice.index].calls
+        return "tool_calls" if has_called else choice.finish_reason
 
 
 class CompletionShape:

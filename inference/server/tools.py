@@ -18,10 +18,12 @@ CHOICES = '"none", "auto", "required" or {"type": "function", "function": {"name
 @dataclass(frozen=True)
 class Tools:
     """shown: for the template; None for none. forced: the answer is one call of one of these
-    functions, held to constraint; without them the model may answer as it likes.
+    functions, held to constraint; without them the model may answer as it likes, and make so many
+    calls (None: any number).
     """
 
     shown: list[Json] | None = None
+    max_calls: int | None = None
     forced: tuple[str, ...] = ()
     constraint: Constraint | None = None
 
@@ -29,10 +31,10 @@ class Tools:
 def parse_tools(body: Fields) -> Tools:
     """Raises EngineError naming the field at fault.
 
-    With "auto" the model may answer with a call in its own notation, as text: nothing is parsed out
-    of it. A call that must come is written under a grammar, and so is one.
+    With "auto" the model may answer with calls in its own notation (chosen_calls.py). A call that
+    must come is written under a grammar, and so is one.
     """
-    body.boolean("parallel_tool_calls", True)
+    max_calls = None if body.boolean("parallel_tool_calls", True) else 1
     functions = {}
     for number, value in enumerate(body.array("tools") or []):
         function = _function(object_at(value, f"tools[{number}]"))
@@ -42,12 +44,12 @@ def parse_tools(body: Fields) -> Tools:
         return Tools()
     shown = [{"type": "function", "function": function} for function in functions.values()]
     if choice in (None, "auto"):
-        return Tools(shown)
+        return Tools(shown, max_calls)
     forced = _forced(body, functions)
     if body.get("structured_outputs") is not None:
         message = "'structured_outputs' says what a text is, 'tool_choice' asks for a call."
         raise invalid("structured_outputs", message)
-    return Tools(shown, tuple(forced), _constraint(forced))
+    return Tools(shown, 1, tuple(forced), _constraint(forced))
 
 
 def _function(tool: Fields) -> Json:
