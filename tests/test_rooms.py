@@ -1,8 +1,9 @@
-"""The house's lines: who may import whom, how long a file may be, where configuration is read."""
+"""The house's lines: who may import whom, how long files and functions may be."""
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,18 @@ MAX_FILE_LINES = 300
 MAX_LINES_BY_ROOM = {"kernels": 400, "inference": 400, "tests": 400}
 # path: reason
 LONG_FILES: dict[str, str] = {}
+# Of a body, without its docstring.
+MAX_FUNCTION_LINES = 20
+# Not counted: each is a program of the device, or compiled into those that call it.
+DEVICE_DECORATORS = {"triton.jit", "gluon.jit"}
+# (path, function): reason
+LONG_FUNCTIONS = {
+    ("gateway/generation.py", "__init__"): "all that a generation knows of itself",
+    ("gateway/generation.py", "_attempt"): "one replica's stream from its opening to its end",
+    ("gateway/openai/app.py", "stream"): "every way in which a stream ends",
+    ("gateway/openai/schema.py", "parse_ask"): "a field of the body after the other",
+    ("gateway/runtime.py", "__init__"): "all that a web process holds",
+}
 
 FORBIDDEN = {
     "kernels": {"inference", "tenants", "adapters", "gateway", "django", "transformers", "demo"},
@@ -105,6 +118,52 @@ def test_files_are_short() -> None:
             num_lines = len(path.read_text().splitlines())
             most = MAX_LINES_BY_ROOM.get(room, MAX_FILE_LINES)
             assert num_lines <= most, f"{where} has {num_lines} lines"
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions_of(path: Path) -> Iterator[Function]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, Function):
+            yield node
+
+
+def is_device_program(function: Function) -> bool:
+    """Decorated by Triton's or Gluon's jit, plain or called with options."""
+    bare = (one.func if isinstance(one, ast.Call) else one for one in function.decorator_list)
+    return any(ast.unparse(one) in DEVICE_DECORATORS for one in bare)
+
+
+def num_body_lines(function: Function) -> int:
+    body = function.body[ast.get_docstring(function) is not None :]
+    return (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def long_functions() -> dict[tuple[str, str], int]:
+    """(path, name): lines of the body."""
+    found = {}
+    for path in (path for room in ROOMS for path in room_files(room)):
+        where = path.relative_to(ROOT_DIR).as_posix()
+        for function in functions_of(path) if "/migrations/" not in where else ():
+            num_lines = num_body_lines(function)
+            if num_lines > MAX_FUNCTION_LINES and not is_device_program(function):
+                found[where, function.name] = num_lines
+    return found
+
+
+def test_functions_are_short() -> None:
+    found = long_functions()
+    too_long = {name: lines for name, lines in found.items() if name not in LONG_FUNCTIONS}
+    assert not too_long, f"more than {MAX_FUNCTION_LINES} lines in a body: {too_long}"
+    short_now = LONG_FUNCTIONS.keys() - found.keys()
+    assert not short_now, f"to be struck off LONG_FUNCTIONS: {short_now}"
+
+
+def test_a_device_program_is_told_from_its_launcher() -> None:
+    path = ROOT_DIR / "kernels" / "attention" / "hopper" / "decode.py"
+    is_device = {one.name: is_device_program(one) for one in functions_of(path)}
+    assert is_device == {"hopper_decode_kernel": True, "decode": False, "_meta": False}
 
 
 def test_every_test_folder_is_a_package() -> None:
