@@ -12,17 +12,16 @@ from typing import Any, Literal
 
 from django.db import DatabaseError
 
-from adapters.dialects.dialect import Ability, Dialect
-from adapters.dialects.grafthouse import GRAFTHOUSE
 from gateway import metrics
 from gateway.admitted import Admission
+from gateway.attempt import Attempt
 from gateway.candidates import Candidates
 from gateway.openai.errors import unavailable
 from gateway.openai.profile import as_sent
 from gateway.openai.relay import BrokenStream, DigestMismatch, Folder, Relay
 from gateway.prefix import prefix_key
 from gateway.runtime import Runtime
-from gateway.upstream import AdapterGone, ReplicaBusy, ReplicaLost, Sender, open_stream
+from gateway.upstream import ReplicaBusy, ReplicaLost
 from tenants.errors import ApiError
 from tenants.metering import TokenCounts, UsageEnd, UsageStart
 
@@ -31,8 +30,6 @@ log = logging.getLogger(__name__)
 # What another replica may do better.
 RETRIED = (ReplicaBusy, ReplicaLost, BrokenStream, DigestMismatch)
 NOTHING = TokenCounts(0, 0, 0)
-# Tokens that a plain answer's replica may hold back. Whose client leaves pays for so many less.
-PLAIN_STREAM_INTERVAL = 32
 
 Status = Literal["finished", "cancelled", "failed"]
 
@@ -45,7 +42,6 @@ class Generation:
 
     def __init__(self, runtime: Runtime, admission: Admission) -> None:
         self.admission = admission
-        self.relay = self._new_relay()
         self.routed_at: float | None = None
         self.first_token_at: float | None = None
         # What was booked, once it is.
@@ -55,21 +51,21 @@ class Generation:
         self.error_code = ""
         self._runtime = runtime
         self._body = admission.upstream_body()
-        self._candidates = Candidates(
-            runtime.replicas,
-            admission.resolved,
-            prefix_key(admission.principal.cache_salt, self._body),
-            needs_template="chat_template" in self._body,
-        )
+        self._candidates = candidates(runtime, admission, self._body)
+        # The last one asked, and its turn, unless what it produced is written off.
         self._replica = ""
+        self._attempt: Attempt | None = None
         self._start: UsageStart | None = None
         self._opened: asyncio.Future[None] | None = None
         # The client has some of the answer: a plain one only when it is whole.
         self._is_committed = False
         metrics.OPEN_STREAMS.inc()
 
-    def _new_relay(self, dialect: Dialect = GRAFTHOUSE, asked: str = "") -> Relay:
-        return Relay(self.admission.ask, self.admission.identity(), dialect, asked)
+    @property
+    def relay(self) -> Relay:
+        """Of the replica that answered."""
+        assert self._attempt is not None
+        return self._attempt.relay
 
     async def route(self) -> None:
         """Wait for a replica that can serve this digest; ApiError 503 when none can."""
@@ -90,7 +86,7 @@ class Generation:
         """
         while (url := self._candidates.next()) is not None:
             with self._attempting():
-                async with aclosing(self._attempt(url)) as chunks:
+                async with aclosing(self._asking(url)) as chunks:
                     async for chunk in chunks:
                         yield chunk
                 self.status = "finished"
@@ -105,12 +101,17 @@ class Generation:
         while (url := self._candidates.next()) is not None:
             folder = Folder(self.admission.ask.endpoint)
             with self._attempting():
-                async with aclosing(self._attempt(url)) as chunks:
+                async with aclosing(self._asking(url)) as chunks:
                     async for chunk in chunks:
                         folder.add(chunk)
                 self.status, self._is_committed = "finished", True
                 return self.relay.whole(folder.choices())
         raise self._candidates.none_left()
+
+    def _asking(self, url: str) -> AsyncGenerator[dict[str, Any], None]:
+        self._replica, number = url, self._candidates.num_tried
+        self._attempt = Attempt(self._runtime, self.admission, url, self._body, number)
+        return self._attempt.chunks(self._bind)
 
     @contextmanager
     def _attempting(self) -> Iterator[None]:
@@ -139,7 +140,7 @@ class Generation:
         """What a replica produced and no client gets is ours to pay."""
         for kind, number in asdict(self._produced() or NOTHING).items():
             metrics.LOST_TOKENS.labels(kind).inc(number)
-        self.relay = self._new_relay()
+        self._attempt = None
 
     def _may_shorten(self, error: ApiError) -> bool:
         """A limit that is only our default must not refuse a prompt that fits.
@@ -152,66 +153,6 @@ class Generation:
             return False
         del self._body["max_tokens"]
         return True
-
-    async def _attempt(self, url: str) -> AsyncGenerator[dict[str, Any], None]:
-        replicas, digest = self._runtime.replicas, self.admission.resolved.digest
-        dialect = replicas.dialect(url)
-        body = dialect.request(self._asked(dialect), replicas.base_name(url), digest)
-        self.relay = self._new_relay(dialect, body["model"])
-        self._replica = url
-        held: list[dict[str, Any]] = []
-        is_bound = is_done = False
-        endpoint = self.admission.ask.endpoint
-        session, sender = self._runtime.session, self._sender()
-        with replicas.using(url, digest):
-            async with open_stream(session, url, dialect, endpoint, body, sender) as payloads:
-                async for payload in payloads:
-                    if payload == b"[DONE]":
-                        is_done = True
-                        continue
-                    chunk = self._decode(payload)
-                    if chunk is not None:
-                        held.append(chunk)
-                    # The role alone is no reason to be bound to this replica.
-                    if not self.relay.has_token or not held:
-                        continue
-                    if not is_bound:
-                        replicas.answered(url)
-                        await self._bind()
-                        is_bound = True
-                    for one in held:
-                        yield one
-                    held.clear()
-            if not is_done:
-                raise ReplicaLost(f"{url}: closed its stream before [DONE]")
-        if not is_bound:
-            await self._bind()
-        for one in held:
-            yield one
-
-    def _asked(self, dialect: Dialect) -> dict[str, Any]:
-        """Of a plain answer nobody reads each token: fewer frames, and a count now and then."""
-        if self.admission.ask.is_stream or Ability.STREAM_INTERVAL not in dialect.abilities:
-            return self._body
-        interval = {"stream_interval": PLAIN_STREAM_INTERVAL}
-        return self._body | {"stream_options": self._body["stream_options"] | interval}
-
-    def _sender(self) -> Sender:
-        """A plain answer is nobody's to pay should this process die: nobody asks for it then."""
-        request_id = self.admission.request_id if self.admission.ask.is_stream else None
-        return Sender(request_id, self._candidates.num_tried, self.admission.principal.weight)
-
-    def _decode(self, payload: bytes) -> dict[str, Any] | None:
-        try:
-            return self.relay.for_client(self.relay.decode(payload))
-        except ApiError as error:
-            # A replica that stops says so inside its streams.
-            if error.code == "overloaded" and not self._is_committed:
-                raise ReplicaBusy(error.message) from error
-            # Some engines open the stream before they look for the adapter.
-            if error.code == "model_not_found" and not self._is_committed:
-                raise AdapterGone(error.message) from error
-            raise
 
     async def _bind(self) -> None:
         """A stream's client sees this replica's tokens from here on. Nobody gets any before the
@@ -236,11 +177,7 @@ class Generation:
         self.status, self.error_code = "failed", code
 
     def _produced(self) -> TokenCounts | None:
-        """By the replica that has it now. Before the first token it is unknown, not zero."""
-        if not self.relay.has_token:
-            return None
-        tokens = self.relay.tokens
-        return TokenCounts(tokens.prompt, tokens.cached, tokens.completion)
+        return None if self._attempt is None else self._attempt.produced
 
     def _delivered(self) -> TokenCounts | None:
         """What is billed should this process die now."""
@@ -270,6 +207,12 @@ class Generation:
             metrics.TOKENS.labels(kind).inc(number)
         cost = self.admission.prices.cost_nanos(counts.prompt, counts.cached, counts.completion)
         quota.settle(reservation, counts.prompt + counts.completion, cost)
+
+
+def candidates(runtime: Runtime, admission: Admission, body: dict[str, Any]) -> Candidates:
+    prefix = prefix_key(admission.principal.cache_salt, body)
+    needs_template = "chat_template" in body
+    return Candidates(runtime.replicas, admission.resolved, prefix, needs_template)
 
 
 def replica_failed() -> ApiError:

@@ -21,9 +21,10 @@ from gateway.admission import (
 )
 from gateway.database import in_thread
 from gateway.generation import Generation
-from gateway.openai.errors import error_object, internal_error, unavailable
+from gateway.openai.errors import internal_error, unavailable
+from gateway.openai.event_stream import EventStream
 from gateway.openai.http import ClientGone, Receive, Request, Scope, Send
-from gateway.openai.relay import DONE_FRAME, KEEP_ALIVE_FRAME, sse
+from gateway.openai.relay import sse
 from gateway.openai.schema import Ask, Endpoint, parse_ask, parse_json
 from gateway.openai.usage import READER, parse_usage, usage_page
 from gateway.runtime import Runtime, runtime_of
@@ -33,15 +34,7 @@ from tenants.models import KeyScope
 
 log = logging.getLogger(__name__)
 
-KEEP_ALIVE_INTERVAL_S = 10.0
 STOPPING = "This server stops before your answer is there. Nothing is billed. Try again shortly."
-CUT = "This server stops before your answer ends. What was produced is billed. Ask again."
-STREAM_HEADERS = {
-    "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-cache, no-transform",
-    # A proxy that buffers would turn a stream into one late answer.
-    "x-accel-buffering": "no",
-}
 
 Handler = Callable[[Runtime, Request], Awaitable[None]]
 
@@ -207,11 +200,8 @@ def failed_if_we_stop(request: Request, generation: Generation) -> Iterator[None
 
 
 async def stream(runtime: Runtime, request: Request, principal: Principal, ask: Ask) -> None:
-    """The head goes out with the first chunk, so that every refusal before it is a plain JSON
-    error.
-    """
     answer = EventStream(request)
-    try:
+    async with answer.ended():
         async with admit(runtime, principal, ask, request.request_id) as generation:
             request.visit.generation = generation
             request.answer_headers |= generation.headers
@@ -223,56 +213,6 @@ async def stream(runtime: Runtime, request: Request, principal: Principal, ask: 
             observe_first_token(request, generation)
         if ask.include_usage:
             await answer.write(sse(generation.relay.usage_chunk()))
-    except ApiError as error:
-        if not request.status:
-            raise
-        await answer.write(sse({"error": error_object(error)}))
-    except asyncio.CancelledError:
-        if request.status and not request.has_left:
-            await answer.write(sse({"error": error_object(unavailable("server_stopping", CUT))}))
-            await request.write(DONE_FRAME, more=False)
-        raise
-    except Exception:
-        if not request.status:
-            raise
-        log.exception("%s broke in its stream", request.request_id)
-        await answer.write(sse({"error": error_object(internal_error())}))
-    finally:
-        answer.end()
-    await request.write(DONE_FRAME, more=False)
-
-
-class EventStream:
-    """The answer's frames, its head before the first, and comments while nothing comes."""
-
-    def __init__(self, request: Request) -> None:
-        self.is_admitted = False
-        self._request = request
-        self._written_at = time.monotonic()
-        self._writing: asyncio.Task[None] | None = None
-        self._timer = self._look_in(KEEP_ALIVE_INTERVAL_S)
-
-    async def write(self, frame: bytes) -> None:
-        if not self._request.status:
-            await self._request.start(200, STREAM_HEADERS)
-        await self._request.write(frame)
-        self._written_at = time.monotonic()
-
-    def end(self) -> None:
-        self._timer.cancel()
-        if self._writing is not None:
-            self._writing.cancel()
-
-    def _look_in(self, delay_s: float) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(delay_s, self._keep_alive)
-
-    def _keep_alive(self) -> None:
-        """A long prefill must not look like a dead connection to the proxies on the way."""
-        left_s = self._written_at + KEEP_ALIVE_INTERVAL_S - time.monotonic()
-        if self.is_admitted and left_s <= 0:
-            self._writing = asyncio.create_task(self.write(KEEP_ALIVE_FRAME))
-            left_s = KEEP_ALIVE_INTERVAL_S
-        self._timer = self._look_in(max(0.1, left_s))
 
 
 def observe_first_token(request: Request, generation: Generation) -> None:
