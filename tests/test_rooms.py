@@ -21,9 +21,6 @@ MAX_FUNCTION_LINES = 20
 DEVICE_DECORATORS = {"triton.jit", "gluon.jit"}
 # (path, function): reason
 LONG_FUNCTIONS = {
-    ("gateway/generation.py", "__init__"): "all that a generation knows of itself",
-    ("gateway/generation.py", "_attempt"): "one replica's stream from its opening to its end",
-    ("gateway/openai/app.py", "stream"): "every way in which a stream ends",
     ("gateway/openai/schema.py", "parse_ask"): "a field of the body after the other",
     ("gateway/runtime.py", "__init__"): "all that a web process holds",
 }
