@@ -9,6 +9,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from adapters.models import Replica
+from adapters.registry import sync_replicas
 from tests.gateway.conftest import Customer, Stack
 from tests.gateway.fake_replica import Behaviour, FakeReplica
 from tests.gateway.live import BASE_MODEL, metric, wait_for
@@ -20,6 +21,7 @@ BODY = {"model": "support-bot", "messages": [{"role": "user", "content": "Hi"}]}
 def fleet(stack: Stack) -> Iterator[list[FakeReplica]]:
     urls = [replica.url for replica in stack.replicas]
     with override_settings(REPLICA_URLS=urls):
+        sync_replicas()
         yield stack.replicas
         Replica.objects.all().delete()
     for url in urls:
@@ -107,3 +109,16 @@ def test_when_all_drain_the_answer_says_so(
 def test_a_url_that_is_none_of_ours(fleet: list[FakeReplica]) -> None:
     with pytest.raises(CommandError, match=r"http://nowhere:1 is no replica of the fleet"):
         drain("http://nowhere:1")
+
+
+def test_a_command_of_other_settings_finds_the_fleet_and_changes_none_of_it(
+    stack: Stack, fleet: list[FakeReplica]
+) -> None:
+    """A shell beside `make run`, which chose its replica's port itself, knows another one's URL."""
+    known = set(Replica.objects.values_list("id", "url"))
+    with override_settings(REPLICA_URLS=["http://127.0.0.1:8100"]):
+        assert "takes nothing new" in drain(fleet[0].url)
+        with pytest.raises(CommandError, match="no replica of the fleet, which has"):
+            drain("http://127.0.0.1:8100")
+    assert set(Replica.objects.values_list("id", "url")) == known
+    drain(fleet[0].url, "--resume")

@@ -10,7 +10,6 @@ from adapters.dialects import DIALECTS, split_url
 from adapters.dialects.dialect import ReplicaError
 from adapters.drain import num_only_here, set_draining
 from adapters.models import Replica
-from adapters.registry import sync_replicas
 from adapters.replica_http import fetch_state
 from adapters.residency import read_residency
 
@@ -47,7 +46,8 @@ class Command(BaseCommand):
 
 
 def find(url: str) -> Replica:
-    known = {replica.url: replica for replica in sync_replicas()}
+    """Of the rows that the house keeps: this command's own REPLICA_URLS may be another's."""
+    known = {replica.url: replica for replica in Replica.objects.all()}
     try:
         _, plain = split_url(url)
         return known[plain]
