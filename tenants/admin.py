@@ -15,6 +15,7 @@ from django.db import models, transaction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
+from django.utils import timezone
 
 from tenants.audit import Actor, record
 from tenants.errors import ApiError
@@ -22,6 +23,7 @@ from tenants.events import publish
 from tenants.guessing import check_password
 from tenants.limits import LIMIT_COLUMNS
 from tenants.models import ApiKey, AuditEvent, Member, Plan, Price, Tenant, UsageRecord, User
+from tenants.money import plain
 from tenants.scope import unscoped
 
 if TYPE_CHECKING:
@@ -129,6 +131,7 @@ class UserAdmin(_UserAdmin):
 class PlanAdmin(_ModelAdmin):
     list_display = [
         "name",
+        "price_now",
         *LIMIT_COLUMNS,
         "max_rank",
         "weight",
@@ -160,6 +163,19 @@ class PlanAdmin(_ModelAdmin):
         ),
         ("Engine", {"fields": ["weight"]}),
     )
+
+    @admin.display(description="price now (prompt, cached, completion)")
+    def price_now(self, plan: Plan) -> str:
+        """A plan without one costs nothing, and reaches no budget: that must be seen."""
+        price = Price.objects.filter(plan=plan, effective_from__lte=timezone.now()).first()
+        if price is None:
+            return "none: free"
+        per_million = (
+            price.prompt_per_million,
+            price.cached_per_million,
+            price.completion_per_million,
+        )
+        return ", ".join(map(plain, per_million))
 
     def save_model(self, request: HttpRequest, obj: Plan, form: Any, change: bool) -> None:
         with transaction.atomic():

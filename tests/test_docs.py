@@ -15,7 +15,10 @@ DOCS = (
     "monitoring/README.md",
     *(
         f"docs/{name}.md"
-        for name in ("access-log", "errors", "serving", "sockets", "troubleshooting", "uploads")
+        for name in (
+            *("access-log", "errors", "operating", "serving", "sockets"),
+            *("troubleshooting", "uploads"),
+        )
     ),
     *(f"{room}/README.md" for room in ROOMS),
 )

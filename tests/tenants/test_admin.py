@@ -4,6 +4,7 @@ import pytest
 from django.apps import apps
 from django.http import HttpResponse
 from django.test import Client
+from django.utils import timezone
 
 from tenants import guessing
 from tenants.audit import Actor
@@ -140,3 +141,10 @@ def test_guessing_is_slowed_down_at_this_door_too(client: Client, no_guesses: No
     # One brake for both: nor does the application's door open meanwhile.
     answer = client.post("/api/session", {"login": "oscar", "password": PASSWORD})
     assert answer.status_code == 429
+
+
+def test_a_plan_without_a_price_says_that_it_is_free(operator: Client) -> None:
+    get_acme()
+    assert "none: free" in operator.get("/admin/tenants/plan/").content.decode()
+    make_price("1.5", "0.1", "2", timezone.now())
+    assert "1.5, 0.1, 2" in operator.get("/admin/tenants/plan/").content.decode()
