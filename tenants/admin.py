@@ -7,10 +7,8 @@ and salts are on no page.
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
-from django.contrib.admin.forms import AdminAuthenticationForm
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group
-from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -18,13 +16,12 @@ from django.template.response import TemplateResponse
 from django.utils import timezone
 
 from tenants.audit import Actor, record
-from tenants.errors import ApiError
 from tenants.events import publish
-from tenants.guessing import check_password
 from tenants.limits import LIMIT_COLUMNS
 from tenants.models import ApiKey, AuditEvent, Member, Plan, Price, Tenant, UsageRecord, User
 from tenants.money import plain
 from tenants.scope import unscoped
+from tenants.sign_in import SignInForm
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Any]
@@ -33,20 +30,6 @@ else:
     # Generic in the stubs only.
     _ModelAdmin = admin.ModelAdmin
     _UserAdmin = DjangoUserAdmin
-
-
-class SignInForm(AdminAuthenticationForm):
-    """Guessing is as slow here as at the application's own door."""
-
-    def clean(self) -> dict[str, Any]:
-        login, password = map(self.cleaned_data.get, ("username", "password"))
-        if self.request is not None and login and password:
-            try:
-                self.user_cache = check_password(self.request, login, password)
-            except ApiError as error:
-                raise ValidationError(error.message) from error
-            self.confirm_login_allowed(self.user_cache)
-        return self.cleaned_data
 
 
 admin.site.site_header = admin.site.site_title = "Grafthouse"
