@@ -4,17 +4,28 @@ Each task is idempotent: validation by claiming its row, the others by comparing
 should be. The bodies import late because the verbs they call also queue these tasks.
 """
 
+import logging
 from typing import Any
 
 from celery import shared_task
 from django.db import transaction
+from kombu.exceptions import OperationalError
+
+log = logging.getLogger(__name__)
 
 
 def queue(task: Any, *ids: int | str) -> None:
-    """Once the running transaction commits. A broker that is down is logged by Django and harms
-    nobody: requeue_stale and beat find the row.
+    """Once the running transaction commits. A broker that is down is logged and harms nobody:
+    requeue_stale and beat find the row.
     """
-    transaction.on_commit(lambda: task.delay(*ids), robust=True)
+
+    def send() -> None:
+        try:
+            task.delay(*ids)
+        except OperationalError as error:
+            log.warning("%s%s waits for the next round: %s", task.name, ids, error)
+
+    transaction.on_commit(send, robust=True)
 
 
 @shared_task

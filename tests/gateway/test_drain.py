@@ -1,6 +1,9 @@
 """A replica that an operator drains: what runs ends whole, nothing new comes, and back again."""
 
 import io
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import openai
@@ -12,7 +15,7 @@ from adapters.models import Replica
 from adapters.registry import sync_replicas
 from tests.gateway.conftest import Customer, Stack
 from tests.gateway.fake_replica import Behaviour, FakeReplica
-from tests.gateway.live import BASE_MODEL, metric, wait_for
+from tests.gateway.live import BASE_MODEL, ROOT_DIR, metric, wait_for
 
 BODY = {"model": "support-bot", "messages": [{"role": "user", "content": "Hi"}]}
 
@@ -122,3 +125,18 @@ def test_a_command_of_other_settings_finds_the_fleet_and_changes_none_of_it(
             drain("http://127.0.0.1:8100")
     assert set(Replica.objects.values_list("id", "url")) == known
     drain(fleet[0].url, "--resume")
+
+
+def test_a_shell_that_cannot_reach_the_store_drains_all_the_same(
+    stack: Stack, fleet: list[FakeReplica]
+) -> None:
+    """The store of `make run` has a password that a shell beside it does not know."""
+    nowhere = {"DATABASE_URL": stack.database_url, "REDIS_URL": "redis://127.0.0.1:1/0"}
+    command = [sys.executable, "manage.py", "drain", fleet[0].url]
+    done = subprocess.run(
+        command, cwd=ROOT_DIR, env=os.environ | nowhere, capture_output=True, text=True, check=True
+    )
+    assert "takes nothing new" in done.stdout
+    assert "reconcile() waits for the next round" in done.stderr
+    assert "Traceback" not in done.stderr
+    wait_for("the drain", lambda: is_draining(stack, fleet[0].url))
