@@ -95,13 +95,18 @@ def check_constraint(constraint: Constraint) -> None:
 
 def closed(text: str) -> str:
     """The schema with objects that name their properties and say nothing of others closed: OpenAI's
-    strict form. Open, the compiler's time grows as the square of their number.
+    strict form. Open, the compiler's time grows as the square of their number. A format beside a
+    pattern is left out: for the standard it is a remark (zod writes both), and the compiler would
+    keep it alone.
     """
     root = _read(text)
     for _, schema in _walk(root):
-        is_silent = isinstance(schema, dict) and not schema.keys() & OPENERS
-        if is_silent and schema.get("properties"):
+        if not isinstance(schema, dict):
+            continue
+        if schema.get("properties") and not schema.keys() & OPENERS:
             schema["additionalProperties"] = False
+        if "pattern" in schema:
+            schema.pop("format", None)
     return json.dumps(root, ensure_ascii=False)
 
 
@@ -218,6 +223,8 @@ def _check_strings_and_numbers(place: str, schema: dict[str, Any]) -> None:
         wanted_here = f"the type integer, and to be a whole number up to {MAX_MULTIPLE}"
         raise ValueError(f"{place}: 'multipleOf' needs {wanted_here}")
     form = [key for key in STRING if key in schema]
+    if "pattern" in form and "format" in form:
+        form.remove("format")
     if len(form) > 1 and form != ["minLength", "maxLength"]:
         raise ValueError(f"{place}: '{form[0]}' beside '{form[1]}' is not supported")
 

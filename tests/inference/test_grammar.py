@@ -40,6 +40,8 @@ SCHEMAS: dict[str, Any] = {
     "string": {"type": "string", "minLength": 3, "maxLength": 5},
     "date": {"type": "string", "format": "date"},
     "uuid": {"type": "string", "format": "uuid"},
+    # As zod writes them; by the standard the format beside it is a remark.
+    "pattern": {"type": "string", "format": "date", "pattern": "^20[0-9]{2}-0[1-9]-1[0-9]$"},
     "types": {"type": ["boolean", "null"]},
     "tuple": {
         "type": "array",
