@@ -16,7 +16,7 @@ DOCS = (
     *(
         f"docs/{name}.md"
         for name in (
-            *("access-log", "errors", "operating", "serving", "sockets"),
+            *("access-log", "clients", "errors", "operating", "serving", "sockets"),
             *("troubleshooting", "uploads"),
         )
     ),
