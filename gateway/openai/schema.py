@@ -19,8 +19,9 @@ Endpoint = Literal["chat.completions", "completions"]
 # orjson itself stops at 1024 levels; no honest request nests deeper than a tool's JSON schema.
 MAX_JSON_DEPTH = 64
 MAX_MODEL_CHARS = 256
-# OpenAI's. A version's serving profile may add as many: the engine takes both together.
-MAX_STOPS = 4
+# OpenAI takes 4; editors that complete code send all the words of their template. A version's
+# serving profile may add 4: the engine takes both together.
+MAX_STOPS = 16
 # The replica is asked with ours, so an unknown one would be lost. Obfuscation pads chunks against
 # traffic analysis, which OpenAI's clients may switch; it is never added here.
 STREAM_OPTIONS = ("include_usage", "continuous_usage_stats", "include_obfuscation")

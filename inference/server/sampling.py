@@ -9,8 +9,8 @@ from inference.server.constraint import parse_constraint
 from inference.server.fields import Fields, invalid, is_integer, wrong_type
 
 MAX_CHOICES = 16
-# Of a request, and as many of its version's serving profile.
-MAX_STOPS = 8
+# 16 of a request, and 4 of its version's serving profile.
+MAX_STOPS = 20
 MAX_STOP_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIASES = 1024

@@ -49,7 +49,7 @@ CHATS: list[tuple[dict[str, Any], str, str]] = [
     ({"n": 0}, "n", INVALID),
     ({"n": 17}, "n", INVALID),
     ({"n": 1000}, "n", INVALID),
-    ({"stop": ["a"] * 5}, "stop", INVALID),
+    ({"stop": ["a"] * 17}, "stop", INVALID),
     ({"stop": ""}, "stop", INVALID),
     ({"stop": 5}, "stop", INVALID),
     ({"max_tokens": 0}, "max_tokens", INVALID),

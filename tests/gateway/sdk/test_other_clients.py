@@ -96,6 +96,8 @@ COMPLETIONS: dict[str, dict[str, Any]] = {
         **{"presence_penalty": 0, "seed": None, "temperature": 0.7, "top_p": 1},
     },
     "llm": {"prompt": "Hi", "logprobs": 2, **WITH_USAGE},
+    # Its template's words, and some of the language's.
+    "continue": {"prompt": "<PRE> a <SUF> b <MID>", "stop": [f"<{n}>" for n in range(16)]},
 }
 
 
