@@ -61,7 +61,7 @@ BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": "5"}, "max_tokens"),
     ({"max_completion_tokens": -1}, "max_completion_tokens"),
     ({"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens"),
-    ({"stop": list("abcdefghi")}, "stop"),
+    ({"stop": list("abcdefghijklmnopqrstu")}, "stop"),
     ({"stop": ""}, "stop"),
     ({"stop": [""]}, "stop"),
     ({"stop": [1]}, "stop"),
