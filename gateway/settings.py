@@ -25,10 +25,11 @@ def env_bool(name: str, default: bool) -> bool:
     return value in {"true", "1"}
 
 
-def env_int(name: str, default: int) -> int:
+def env_int(name: str, default: int, least: int = 0) -> int:
     value = os.environ.get(name, str(default))
-    if not value.isdecimal():
-        raise ImproperlyConfigured(f"{name}: expected a whole number, got {value!r}")
+    if not value.isdecimal() or int(value) < least:
+        message = f"{name}: expected a whole number of {least} or more, got {value!r}"
+        raise ImproperlyConfigured(message)
     return int(value)
 
 
@@ -48,7 +49,7 @@ VAR_DIR = Path(os.environ.get("VAR_DIR", ROOT_DIR / "var")).resolve()
 HOST = os.environ.get("HOST", "127.0.0.1")
 PORT = env_int("PORT", 8000)
 # Web processes behind that port: one takes one core.
-NUM_WEB_WORKERS = env_int("NUM_WEB_WORKERS", 1)
+NUM_WEB_WORKERS = env_int("NUM_WEB_WORKERS", 1, least=1)
 DEBUG = env_bool("DEBUG", False)
 
 
@@ -129,6 +130,10 @@ SQLITE_OPTIONS = {
     ),
 }
 DATABASE_URL = os.environ.get("DATABASE_URL", f"sqlite:///{VAR_DIR / 'grafthouse.sqlite3'}")
+if not DATABASE_URL.startswith(("postgresql://", "postgres://", "sqlite://")):
+    # The rest of it may be a password.
+    scheme = DATABASE_URL.partition(":")[0]
+    raise ImproperlyConfigured(f"DATABASE_URL: expected postgresql:// or sqlite://, got {scheme!r}")
 DATABASES: dict[str, Any] = {"default": dj_database_url.parse(DATABASE_URL, conn_max_age=60)}
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     DATABASES["default"]["OPTIONS"] = SQLITE_OPTIONS
@@ -236,12 +241,12 @@ HF_ENDPOINT = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 REPLICA_URLS = env_list("REPLICA_URLS", "http://127.0.0.1:8100")
 # What replicas announce themselves with (POST /api/fleet/announce/); empty: REPLICA_URLS is all.
 REPLICA_TOKEN = os.environ.get("REPLICA_TOKEN", "")
-NUM_REPLICAS_PER_ADAPTER = env_int("NUM_REPLICAS_PER_ADAPTER", 2)
+NUM_REPLICAS_PER_ADAPTER = env_int("NUM_REPLICAS_PER_ADAPTER", 2, least=1)
 
 # The endpoint's own bounds. A request that names no max_tokens gets DEFAULT_MAX_TOKENS.
-DEFAULT_MAX_TOKENS = env_int("DEFAULT_MAX_TOKENS", 512)
+DEFAULT_MAX_TOKENS = env_int("DEFAULT_MAX_TOKENS", 512, least=1)
 # Of `n` and `best_of`: what our engine takes. A request is refused before anything is reserved.
-MAX_CHOICES = env_int("MAX_CHOICES", 16)
+MAX_CHOICES = env_int("MAX_CHOICES", 16, least=1)
 MAX_BODY_BYTES = env_int("MAX_BODY_BYTES", 4 * 2**20)
 # Of all that one web process holds at once, while they come and until they are answered.
 MAX_BODIES_BYTES = env_int("MAX_BODIES_BYTES", 256 * 2**20)

@@ -58,6 +58,34 @@ def test_a_model_that_is_none(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("PORT", "abc", "expected a whole number of 0 or more, got 'abc'"),
+        ("NUM_WEB_WORKERS", "0", "expected a whole number of 1 or more, got '0'"),
+        ("DEBUG", "maybe", "expected true or false, got 'maybe'"),
+        ("ACCESS_LOG", "xml", "expected json or off, got 'xml'"),
+        (
+            "DATABASE_URL",
+            "mysql://root:secret@db/x",
+            "expected postgresql:// or sqlite://, got 'my",
+        ),
+        ("DATABASE_URL", "", "expected postgresql:// or sqlite://, got ''"),
+    ],
+)
+def test_a_setting_that_cannot_be(tmp_path: Path, name: str, value: str, expected: str) -> None:
+    line = refusal(serve(tmp_path, **{"PORT": "0"} | {name: value}))
+    assert line.startswith(f"error: {name}: {expected}")
+    assert "secret" not in line
+
+
+def test_a_database_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    nobody = "postgresql://nobody@127.0.0.1:1/nothing"
+    line = refusal(serve(tmp_path, PORT="0", MODEL=str(tmp_path), DATABASE_URL=nobody))
+    assert line.startswith("error: DATABASE_URL: the database cannot be used: connection failed")
+
+
 def test_the_lock_goes_with_its_holder(tmp_path: Path) -> None:
     with locked(tmp_path), pytest.raises(CannotServe), locked(tmp_path):
         pass

@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand
+from django.db import OperationalError
 
 from gateway import embedded
 from gateway.embedded import CannotServe
@@ -29,13 +30,22 @@ class Command(BaseCommand):
             ):
                 progress = Progress()
                 ensure_base_model(progress)
-                call_command("migrate", interactive=False, verbosity=0)
+                migrate()
                 progress.say("database migrated")
                 asyncio.run(House(progress, listener).live())
         except CannotServe as error:
             sys.exit(f"error: {error}")
         except KeyboardInterrupt:
             sys.exit(130)
+
+
+def migrate() -> None:
+    """Raises CannotServe when there is no database at DATABASE_URL."""
+    try:
+        call_command("migrate", interactive=False, verbosity=0)
+    except OperationalError as error:
+        reason = str(error).splitlines()[0]
+        raise CannotServe(f"DATABASE_URL: the database cannot be used: {reason}") from error
 
 
 def ensure_base_model(progress: Progress) -> None:
