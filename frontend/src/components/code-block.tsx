@@ -6,12 +6,16 @@ interface CodeBlockProps {
   label: string;
   /** Prose: long lines break. */
   isWrapped?: boolean;
+  /** It takes the place of what had the focus, which a keyboard would lose. */
+  isFocused?: boolean;
 }
 
-export function CodeBlock({ code, label, isWrapped = false }: CodeBlockProps) {
+export function CodeBlock(props: CodeBlockProps) {
+  const { code, label, isWrapped = false, isFocused = false } = props;
   return (
     <div className={classes.block}>
       <pre
+        ref={isFocused ? focus : undefined}
         className={classes.code}
         data-wrapped={isWrapped || undefined}
         tabIndex={0}
@@ -24,4 +28,8 @@ export function CodeBlock({ code, label, isWrapped = false }: CodeBlockProps) {
       </div>
     </div>
   );
+}
+
+function focus(element: HTMLElement | null): void {
+  element?.focus();
 }

@@ -47,6 +47,7 @@ test("a new key is shown once, and nowhere after", async () => {
   await user.click(within(dialog).getByRole("button", { name: "Create key" }));
 
   expect(await screen.findByText(SECRET)).toBeVisible();
+  expect(screen.getByLabelText("API key")).toHaveFocus();
   expect(bodies).toEqual([
     {
       ...UNLIMITED,

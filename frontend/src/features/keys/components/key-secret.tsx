@@ -13,7 +13,7 @@ export function KeySecret({ created, onDone }: { created: KeyCreated; onDone: ()
       >
         We keep a hash of it, not the key. If it gets lost, revoke it and make another.
       </Alert>
-      <CodeBlock code={created.secret} label="API key" />
+      <CodeBlock code={created.secret} label="API key" isFocused />
       <Group justify="flex-end">
         <Button onClick={onDone}>I have stored it</Button>
       </Group>
