@@ -83,7 +83,8 @@ def test_every_answer_is_its_solo_answer(base: Path, versions: dict[str, Path], 
         f"{time.monotonic() - started:.1f} s"
     )
     assert stats.num_running == stats.num_waiting == 0 and stats.num_failed == 0
-    assert stats.num_adapter_evictions > 40 and stats.num_cached_tokens > 0
+    # How many depends on which requests meet: 19 to 90 in ten runs.
+    assert stats.num_adapter_evictions > 8 and stats.num_cached_tokens > 0
     assert swapper.num_loaded > 250 and swapper.num_unloaded > 250
     assert swapper.max_running > 48
 
