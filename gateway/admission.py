@@ -56,19 +56,19 @@ def bearer(header: str | None) -> str:
 async def authenticate(runtime: Runtime, raw: str) -> Principal:
     """The key's holder, as of CACHE_TTL_S ago at most. The key itself is not kept in memory."""
     name = hashlib.sha256(raw.encode()).digest()
-    principal = await runtime.principals.get(name, authenticate_key, raw)
+    principal = await runtime.lookups.principals.get(name, authenticate_key, raw)
     require_unexpired(principal)
     return principal
 
 
 async def authenticate_member(runtime: Runtime, user_id: int, tenant_slug: str) -> Principal:
     name = ("member", user_id, tenant_slug)
-    return await runtime.principals.get(name, principal_for_member, user_id, tenant_slug)
+    return await runtime.lookups.principals.get(name, principal_for_member, user_id, tenant_slug)
 
 
 async def resolve_model(runtime: Runtime, principal: Principal, name: str) -> Resolved:
     key = (principal.tenant_id, name, principal.allowed_models)
-    return await runtime.models.get(key, resolve, principal, name)
+    return await runtime.lookups.models.get(key, resolve, principal, name)
 
 
 async def resolve_ask(runtime: Runtime, principal: Principal, ask: Ask) -> Resolved:
@@ -99,7 +99,7 @@ def end_user(ask: Ask, principal: Principal) -> str:
 
 
 async def current_prices(runtime: Runtime, tenant_id: int) -> PriceBook:
-    return await runtime.prices.get(tenant_id, price_for, tenant_id, timezone.now())
+    return await runtime.lookups.prices.get(tenant_id, price_for, tenant_id, timezone.now())
 
 
 @asynccontextmanager

@@ -17,22 +17,19 @@ from django.conf import settings
 from django.db import DatabaseError
 from redis.exceptions import RedisError
 
-from adapters.access import Resolved
 from gateway import invalidation, metrics
 from gateway.access_log import AccessLog
 from gateway.bodies import Bodies
-from gateway.caches import TenantCache
 from gateway.database import checkpoint_forever
 from gateway.database_process import DatabaseProcess
 from gateway.far_tapes import FarTapes
+from gateway.lookups import Lookups
 from gateway.openai.errors import unavailable
 from gateway.replicas import ReplicaTable
 from gateway.tapes import Tapes
 from gateway.upstream import open_session
 from gateway.usage_writer import UsageWriter
-from tenants.auth import Principal
 from tenants.notices import Mark, tell
-from tenants.prices import PriceBook
 from tenants.quota import Quota
 
 log = logging.getLogger(__name__)
@@ -47,21 +44,10 @@ STATE_KEY = "grafthouse"
 class Runtime:
     def __init__(self) -> None:
         self.database = DatabaseProcess()
-        ttl_s, read = settings.CACHE_TTL_S, self.database.read
         self.session = open_session()
-        self.replicas = ReplicaTable(self.session, read)
-        self.principals: TenantCache[Principal] = TenantCache(
-            "principals", ttl_s, lambda _, one: one.tenant_id, read, lambda one: one.expires_at
-        )
-        self.models: TenantCache[Resolved] = TenantCache(
-            "models", ttl_s, lambda key, _: key[0], read
-        )
-        self.prices: TenantCache[PriceBook] = TenantCache(
-            "prices", ttl_s, lambda tenant_id, _: tenant_id, read, lambda book: book.until
-        )
-        self.redis = redis.asyncio.Redis.from_url(
-            settings.REDIS_URL, socket_connect_timeout=2, health_check_interval=5
-        )
+        self.replicas = ReplicaTable(self.session, self.database.read)
+        self.lookups = Lookups(self.database.read)
+        self.redis = open_store()
         self.quota = Quota(tell=tell_and_count)
         self.writer = UsageWriter(self.database.write)
         self.access_log = AccessLog()
@@ -102,8 +88,8 @@ class Runtime:
         # Twice a lifetime, so that one may be late.
         period_s = settings.CACHE_TTL_S / 2
         changes = (
-            partial(invalidation.follow, self.drop),
-            partial(invalidation.poll, self.database.read, self.prove, period_s),
+            partial(invalidation.follow, self.lookups.drop),
+            partial(invalidation.poll, self.database.read, self.lookups.prove, period_s),
             partial(invalidation.forget_forever, self.database.read),
         )
         writes = (
@@ -142,13 +128,11 @@ class Runtime:
         task.add_done_callback(self._background.discard)
         return task
 
-    def drop(self, tenant_id: int | None) -> None:
-        for cache in (self.principals, self.models, self.prices):
-            cache.drop(tenant_id)
 
-    def prove(self, began: float, tenant_ids: frozenset[int | None]) -> None:
-        for cache in (self.principals, self.models, self.prices):
-            cache.prove(began, tenant_ids)
+def open_store() -> "redis.asyncio.Redis":
+    return redis.asyncio.Redis.from_url(
+        settings.REDIS_URL, socket_connect_timeout=2, health_check_interval=5
+    )
 
 
 async def keep_running(loop: Callable[[], Awaitable[None]]) -> None:

@@ -134,15 +134,11 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def parse_ask(endpoint: Endpoint, body: dict[str, Any]) -> Ask:
     """Raises ApiError 400 naming the field at fault."""
-    model = text_field(body, "model")
-    if model is None:
-        raise bad_request("You must provide a model parameter.", "model")
+    model = parse_model(body)
     is_stream = bool_field(body, "stream")
     include_usage, continuous_usage = parse_stream_options(body, is_stream)
     check_stops(body.get("stop"))
-    if body.get("chat_template") is not None:
-        message = "chat_template: not of a request; set it in the version's serving profile."
-        raise bad_request(message, "chat_template", "unsupported_parameter")
+    refuse_template(body)
     chat = endpoint == "chat.completions"
     num_prompts, num_tokens = measure_messages(body) if chat else measure_prompt(body.get("prompt"))
     return Ask(
@@ -157,6 +153,13 @@ def parse_ask(endpoint: Endpoint, body: dict[str, Any]) -> Ask:
         num_prompt_tokens_bound=num_tokens,
         body={name: value for name, value in body.items() if name not in INTERNAL_FIELDS},
     )
+
+
+def parse_model(body: dict[str, Any]) -> str:
+    model = text_field(body, "model")
+    if model is None:
+        raise bad_request("You must provide a model parameter.", "model")
+    return model
 
 
 def text_field(body: dict[str, Any], name: str) -> str | None:
@@ -193,6 +196,12 @@ def int_field(
         expected = f"at least {minimum}" if maximum is None else f"{minimum} to {maximum}"
         raise bad_request(f"{name}: expected {expected}, got {value}.", name)
     return value
+
+
+def refuse_template(body: dict[str, Any]) -> None:
+    if body.get("chat_template") is not None:
+        message = "chat_template: not of a request; set it in the version's serving profile."
+        raise bad_request(message, "chat_template", "unsupported_parameter")
 
 
 def check_stops(stops: object) -> None:
