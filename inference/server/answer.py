@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ STREAM_HEADERS = {
     "X-Accel-Buffering": "no",
 }
 DONE = b"data: [DONE]\n\n"
+MAX_JOINED_S = 1.0
 
 
 # One encoder for all: json.dumps with settings makes a new one for every frame.
@@ -38,16 +40,19 @@ def frame(value: Any) -> bytes:
 
 async def joined(steps: AsyncIterator[Step], interval: int) -> AsyncIterator[Step]:
     """Steps in which each choice has one delta, of up to `interval` tokens: whoever only wants the
-    whole answer is spared a chunk for each. What came before an error is yielded before it.
+    whole answer is spared a chunk for each. What came before an error is yielded before it. A slow
+    engine's tokens wait MAX_JOINED_S: who reads takes longer silence for its death.
     """
     held: dict[Choice, list[Delta]] = {}
+    sent_at = time.monotonic()
     try:
         async for step in steps:
             for choice, delta in step:
                 held.setdefault(choice, []).append(delta)
-            if max(map(len, held.values())) >= interval:
+            is_due = time.monotonic() > sent_at + MAX_JOINED_S
+            if is_due or max(map(len, held.values())) >= interval:
                 yield together(held)
-                held = {}
+                held, sent_at = {}, time.monotonic()
     except EngineError:
         if held:
             yield together(held)

@@ -264,6 +264,16 @@ def told(chunks: list[dict[str, Any]], index: int) -> tuple[str, list[Any], list
     return text, reasons, [one for piece in logprobs_of(chunks, index) for one in piece]
 
 
+async def test_a_slow_engines_tokens_do_not_wait(scripted: Scripted, folder: ModelFolder) -> None:
+    """Silence is what a replica that died is known by."""
+    _, url = await scripted(tokens=ids(folder, "abcd"), delay_s=0.6)
+    options = {"continuous_usage_stats": True, "stream_interval": 1000}
+    body = CHAT | {"stream": True, "stream_options": options}
+    _, _, text = await post(f"{url}/v1/chat/completions", body)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in events(text)]
+    assert set(counts) == {1, 3, 4}
+
+
 async def test_what_waited_is_told_before_an_error(scripted: Scripted, folder: ModelFolder) -> None:
     failure = Failed("", ErrorCode.NON_FINITE_LOGITS, "it broke")
     _, url = await scripted(tokens=ids(folder, "abc"), failure=failure, delay_s=0.01)
