@@ -46,6 +46,8 @@ def takes_work(breaker: Breaker, now_s: float) -> bool:
 
 def sent(breaker: Breaker) -> Breaker:
     """A request goes there, to try it if it is open."""
+    if breaker.is_tried == breaker.is_open:
+        return breaker
     return replace(breaker, is_tried=breaker.is_open)
 
 
@@ -80,4 +82,6 @@ def answered(breaker: Breaker) -> Breaker:
 
 def left(breaker: Breaker) -> Breaker:
     """The request ended without telling: its client went away, or the replica refused it."""
+    if not breaker.is_tried:
+        return breaker
     return replace(breaker, is_tried=False)

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any, Literal
 
 from django.db import DatabaseError
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 # What another replica may do better.
 RETRIED = (ReplicaBusy, ReplicaLost, BrokenStream, DigestMismatch)
 NOTHING = TokenCounts(0, 0, 0)
+TOKEN_KINDS = tuple(one.name for one in fields(TokenCounts))
 
 Status = Literal["finished", "cancelled", "failed"]
 
@@ -138,8 +139,9 @@ class Generation:
 
     def _write_off(self) -> None:
         """What a replica produced and no client gets is ours to pay."""
-        for kind, number in asdict(self._produced() or NOTHING).items():
-            metrics.LOST_TOKENS.labels(kind).inc(number)
+        counts = self._produced() or NOTHING
+        for kind in TOKEN_KINDS:
+            metrics.LOST_TOKENS.labels(kind).inc(getattr(counts, kind))
         self._attempt = None
 
     def _may_shorten(self, error: ApiError) -> bool:
@@ -203,8 +205,8 @@ class Generation:
         if counts is None:
             quota.release(reservation)
             return
-        for kind, number in asdict(counts).items():
-            metrics.TOKENS.labels(kind).inc(number)
+        for kind in TOKEN_KINDS:
+            metrics.TOKENS.labels(kind).inc(getattr(counts, kind))
         cost = self.admission.prices.cost_nanos(counts.prompt, counts.cached, counts.completion)
         quota.settle(reservation, counts.prompt + counts.completion, cost)
 

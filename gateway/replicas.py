@@ -218,6 +218,7 @@ class ReplicaTable:
     def using(self, url: str, digest: str | None) -> Iterator[None]:
         """A request to this replica. How it ends is what its breaker learns."""
         replica = self._replicas[url]
+        was_open = replica.breaker.is_open
         replica.num_sent += 1
         self._spreads.opened(digest)
         try:
@@ -226,7 +227,9 @@ class ReplicaTable:
         finally:
             replica.num_sent -= 1
             self._spreads.closed(digest)
-            observe(replica)
+            # While all is well the polls tell of it often enough.
+            if was_open or replica.breaker.is_open or not replica.is_ready:
+                observe(replica)
 
     def answered(self, url: str) -> None:
         """Its first token came."""
