@@ -15,8 +15,10 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
+from gateway.bench.awake import awake
 from gateway.bench.measure import MEASURES, Effort, Row
 from gateway.bench.record import record
 from gateway.bench.report import read, report
@@ -41,6 +43,8 @@ def parser() -> argparse.ArgumentParser:
     switch = argparse.BooleanOptionalAction
     add("--litellm", action=switch, default=True, help="measure it too")
     add("--results", type=Path, default=RESULTS, metavar="DIR", help="default: here, in results/")
+    awake_help = "keep the cores from sleeping (Linux, as root): waking one is no gateway's time"
+    add("--awake", action="store_true", help=awake_help)
     add("--commit", help="of the tree, where it was copied without its history")
     scratch_help = "kept, with LiteLLM in it, for the next run; default: deleted after"
     add("--scratch", type=Path, metavar="DIR", help=scratch_help)
@@ -49,9 +53,10 @@ def parser() -> argparse.ArgumentParser:
 
 def rows(options: argparse.Namespace, scratch: Path) -> Iterator[Row]:
     effort = Effort(options.seconds, options.requests, options.streams, options.held)
-    with stage(scratch, options.litellm) as running:
+    with awake() if options.awake else nullcontext(), stage(scratch, options.litellm) as running:
         for name in (name for name in MEASURES if name in options.only):
-            yield from MEASURES[name](running, effort)
+            for row in MEASURES[name](running, effort):
+                yield row | {"awake": options.awake}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -64,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             scratch = (options.scratch or Path(folder)).resolve()
             record(options.results, rows(options, scratch), options.commit)
-        except CannotBench as error:
+        except (CannotBench, OSError) as error:
             print(f"python -m gateway.bench: {error}", file=sys.stderr)
             return 1
     return 0

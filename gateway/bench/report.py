@@ -16,14 +16,15 @@ def read(paths: Iterable[Path]) -> list[Row]:
 
 def report(rows: list[Row]) -> Iterator[str]:
     """The last line of each figure counts, so later runs replace earlier ones."""
-    newest = {row["what"]: row for row in rows}
+    newest = {(row["what"], row.get("awake", False)): row for row in rows}
     yield f"  {'':{WIDTH}} {'ours':>10} {'litellm':>10} {'ratio':>8}"
-    for what, row in newest.items():
+    for (what, is_awake), row in newest.items():
         cells = f"{shown(row['ours']):>10} {shown(row['litellm']):>10} {shown(row['ratio']):>8}"
         verdicts = [verdict(bar, row) for bar in BARS if bar.key == what]
-        label = f"{what}, {row['unit']}"
+        label = f"{what}, {row['unit']}{', awake' if is_awake else ''}"
         yield f"  {label:{WIDTH}} {cells}  {'; '.join(verdicts)}".rstrip()
-    for key in dict.fromkeys(bar.key for bar in BARS if bar.key not in newest):
+    measured = {what for what, _ in newest}
+    for key in dict.fromkeys(bar.key for bar in BARS if bar.key not in measured):
         yield f"  {key:{WIDTH}} not measured"
 
 

@@ -14,7 +14,7 @@ from gateway.bench.measure import percentile
 from gateway.bench.report import read, report
 
 FIELDS = {"table", "what", "ours", "litellm", "ratio", "direct", "unit"} | {
-    *("cpu", "load", "commit", "date")
+    *("cpu", "load", "commit", "date", "awake")
 }
 
 
@@ -41,6 +41,8 @@ def test_the_report_says_what_is_met_missed_and_not_measured() -> None:
     assert "ratio ≥ 8: met" in text and "800" in text
     text = "\n".join(report([row | {"ratio": 7.9}]))
     assert "ratio ≥ 8: MISSED" in text
+    text = "\n".join(report([row, row | {"ratio": 7.9, "awake": True}]))
+    assert "ratio ≥ 8: met" in text and "awake" in text and "ratio ≥ 8: MISSED" in text
     text = "\n".join(report([row | {"litellm": None, "ratio": None}]))
     assert "ratio ≥ 8: not measured" in text
     assert text.count("not measured") == len({bar.key for bar in BARS})
