@@ -64,9 +64,8 @@ class Replica:
 
     def snapshot(self, now_s: float, is_last: bool = False) -> Snapshot:
         """is_last: no replica takes work, so that an open breaker spares nobody anything."""
-        takes_work = breaker.takes_work(self.breaker, now_s)
-        if is_last:
-            takes_work = not self.breaker.is_tried
+        mine = self.breaker
+        takes_work = not mine.is_tried if is_last else breaker.takes_work(mine, now_s)
         return Snapshot(
             url=self.url,
             is_ready=self.is_ready and takes_work,
@@ -76,11 +75,12 @@ class Replica:
             on_device=self.residency.on_device,
             num_requests=self.residency.num_requests,
             is_draining=self.is_draining,
-            doubted=frozenset(
-                digest
-                for digest, doubt in self.doubts.items()
-                if not breaker.takes_work(doubt, now_s)
-            ),
+            doubted=self._doubted(now_s) if self.doubts else frozenset(),
+        )
+
+    def _doubted(self, now_s: float) -> frozenset[str | None]:
+        return frozenset(
+            one for one, doubt in self.doubts.items() if not breaker.takes_work(doubt, now_s)
         )
 
 
@@ -111,7 +111,7 @@ class ReplicaTable:
 
     def is_any_ready(self) -> bool:
         """Whether one answers its polls; its breaker may still be open."""
-        return any(replica.is_ready for replica in self._replicas.values())
+        return any(one.is_ready for one in self._replicas.values())
 
     def is_any_taking(self) -> bool:
         """Whether one takes new work now."""

@@ -4,7 +4,9 @@ which placement asks too.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
 
 from adapters.rendezvous import ranked, ranked_for
 
@@ -16,9 +18,8 @@ LOAD_FACTOR = 1.4
 MIN_BOUND = 4
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """What is known of one replica now.
+class Snapshot(NamedTuple):
+    """What is known of one replica now. A tuple: each request makes one of every replica.
 
     digests: what it holds in any tier; on_device: what of it needs no copy first. load: requests
     running, waiting, and sent since it last reported; num_requests: of those it reported, by
@@ -32,7 +33,7 @@ class Snapshot:
     load: int
     max_model_len: int
     on_device: frozenset[str] = frozenset()
-    num_requests: Mapping[str, int] = field(default_factory=dict)
+    num_requests: Mapping[str, int] = MappingProxyType({})
     is_draining: bool = False
     doubted: frozenset[str | None] = frozenset()
 

@@ -1,7 +1,7 @@
 """What a simulated gateway knows of its fleet: reports a second old, and what it has sent since."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gateway.router import Snapshot, current_load
 
@@ -28,16 +28,16 @@ class Views:
     def send(self, url: str, change: int) -> None:
         """change: 1 when a request goes out, -1 when it ends."""
         self._sent[url].now += change
-        self._snapshots[url] = replace(self._snapshots[url], load=self._load(url))
+        self._snapshots[url] = self._snapshots[url]._replace(load=self._load(url))
 
     def mark_down(self, url: str) -> None:
-        self._snapshots[url] = replace(self._snapshots[url], is_ready=False)
+        self._snapshots[url] = self._snapshots[url]._replace(is_ready=False)
 
     def report(self, found: Snapshot) -> None:
         """found: what the replica says; its load is that of all gateways together."""
         sent = self._sent[found.url]
         sent.num_reported, sent.at_report = found.load, sent.now
-        self._snapshots[found.url] = replace(found, load=self._load(found.url))
+        self._snapshots[found.url] = found._replace(load=self._load(found.url))
 
     def _load(self, url: str) -> int:
         sent = self._sent[url]
