@@ -43,8 +43,7 @@ def parser() -> argparse.ArgumentParser:
     switch = argparse.BooleanOptionalAction
     add("--litellm", action=switch, default=True, help="measure it too")
     add("--results", type=Path, default=RESULTS, metavar="DIR", help="default: here, in results/")
-    awake_help = "keep the cores from sleeping (Linux, as root): waking one is no gateway's time"
-    add("--awake", action="store_true", help=awake_help)
+    add("--awake", action="store_true", help="keep the cores from sleeping (Linux, as root)")
     add("--commit", help="of the tree, where it was copied without its history")
     scratch_help = "kept, with LiteLLM in it, for the next run; default: deleted after"
     add("--scratch", type=Path, metavar="DIR", help=scratch_help)
