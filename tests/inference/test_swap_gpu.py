@@ -27,6 +27,7 @@ WIDE: dict[str, Any] = {
 RANKS = (8, 16, 32, 3, 32, 8, 16, 1, 24, 8, 16, 24, 8, 5, 16, 32, 8, 12, 16, 8)
 NUM_REQUESTS = 10_000
 MOST_OPEN = 96
+MOST_ROUNDS = 20
 MAX_RANK = 32
 # A page of the wide model.
 PAGE_ELEMENTS = 65_536
@@ -74,17 +75,21 @@ def test_every_answer_is_its_solo_answer(base: Path, versions: dict[str, Path], 
     started = time.monotonic()
     with running(engine):
         swapper.run(NUM_REQUESTS, MOST_OPEN)
+        # How many make room for others depends on which requests meet: 19 to 90 in ten runs.
+        for _ in range(MOST_ROUNDS):
+            if engine.stats().num_adapter_evictions > 40:
+                break
+            swapper.run(NUM_REQUESTS // 5, MOST_OPEN)
     engine.check_integrity()
     stats = engine.stats()
     print(
-        f"{dtype}: {NUM_REQUESTS} requests, {stats.num_output_tokens} tokens, {len(probes)} solo "
-        f"answers, {swapper.num_loaded} loads, {swapper.num_unloaded} unloads, "
+        f"{dtype}: at least {NUM_REQUESTS} requests, {stats.num_output_tokens} tokens, "
+        f"{len(probes)} solo answers, {swapper.num_loaded} loads, {swapper.num_unloaded} unloads, "
         f"{stats.num_adapter_loads} copies to the device, {stats.num_adapter_evictions} evictions, "
         f"{time.monotonic() - started:.1f} s"
     )
     assert stats.num_running == stats.num_waiting == 0 and stats.num_failed == 0
-    # How many depends on which requests meet: 19 to 90 in ten runs.
-    assert stats.num_adapter_evictions > 8 and stats.num_cached_tokens > 0
+    assert stats.num_adapter_evictions > 40 and stats.num_cached_tokens > 0
     assert swapper.num_loaded > 250 and swapper.num_unloaded > 250
     assert swapper.max_running > 48
 
