@@ -12,6 +12,8 @@ Json = dict[str, Any]
 
 # OpenAI's. Names also become places in a schema, which have no escapes.
 FUNCTION_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# Keywords whose values are an answer's.
+QUOTING = frozenset(("const", "enum", "default", "examples"))
 CHOICES = '"none", "auto", "required" or {"type": "function", "function": {"name": …}}'
 
 
@@ -119,12 +121,16 @@ def _call(name: str) -> Json:
 
 
 def _moved(schema: Any, place: str) -> Any:
-    """The schema where its root is at place: references lead on to what they meant."""
+    """The schema where its root is at place: references lead on to what they meant. Values that it
+    quotes are no schemas.
+    """
     if isinstance(schema, list):
         return [_moved(one, place) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    moved = {key: _moved(value, place) for key, value in schema.items()}
+    moved = {
+        key: value if key in QUOTING else _moved(value, place) for key, value in schema.items()
+    }
     target = schema.get("$ref")
     if isinstance(target, str) and target.startswith("#"):
         moved["$ref"] = place + target[1:]

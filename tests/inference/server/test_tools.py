@@ -175,3 +175,14 @@ def test_refusals(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(EngineError) as refused:
         parse_tools(Fields(fields))
     assert refused.value.param == param
+
+
+def test_a_value_that_looks_like_a_reference_stays_one() -> None:
+    """Where several functions may be called their schemas move, and references with them."""
+    quoted = {"$ref": "#/$defs/Size"}
+    schema = {"properties": {"a": {"const": quoted}, "b": quoted}, "$defs": {"Size": {}}}
+    tools = [function("f", parameters=schema), function("g")]
+    constraint = parse_tools(Fields({"tools": tools, "tool_choice": "required"})).constraint
+    assert constraint is not None
+    moved = json.loads(constraint.text)["$defs"]["f"]["properties"]
+    assert moved == {"a": {"const": quoted}, "b": {"$ref": "#/$defs/f/$defs/Size"}}
