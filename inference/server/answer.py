@@ -38,20 +38,22 @@ def frame(value: Any) -> bytes:
     return b"data: " + encode_json(value).encode() + b"\n\n"
 
 
-async def joined(steps: AsyncIterator[Step], interval: int) -> AsyncIterator[Step]:
+async def joined(first: Step, steps: AsyncIterator[Step], interval: int) -> AsyncIterator[Step]:
     """Steps in which each choice has one delta, of up to `interval` tokens: whoever only wants the
     whole answer is spared a chunk for each. What came before an error is yielded before it. A slow
-    engine's tokens wait MAX_JOINED_S: who reads takes longer silence for its death.
+    engine's tokens wait MAX_JOINED_S: who reads takes longer silence for its death. The first of a
+    choice waits for nothing; first: the step before these, which is sent already.
     """
     held: dict[Choice, list[Delta]] = {}
-    sent_at = time.monotonic()
+    begun, sent_at = {choice for choice, _ in first}, time.monotonic()
     try:
         async for step in steps:
             for choice, delta in step:
                 held.setdefault(choice, []).append(delta)
-            is_due = time.monotonic() > sent_at + MAX_JOINED_S
+            is_due = time.monotonic() > sent_at + MAX_JOINED_S or not held.keys() <= begun
             if is_due or max(map(len, held.values())) >= interval:
                 yield together(held)
+                begun.update(held)
                 held, sent_at = {}, time.monotonic()
     except EngineError:
         if held:
@@ -117,7 +119,7 @@ class Answer:
         await response.prepare(request)
         try:
             await response.write(self._opening() + self._frames(first))
-            async for step in self._joined(steps):
+            async for step in self._joined(first, steps):
                 # Nothing to say is common: a character or a possible stop string is incomplete.
                 if data := self._frames(step):
                     await response.write(data)
@@ -133,9 +135,9 @@ class Answer:
             await self._fail(request, response, error_body(500, "internal_error", message))
         return response
 
-    def _joined(self, steps: AsyncIterator[Step]) -> AsyncIterator[Step]:
+    def _joined(self, first: Step, steps: AsyncIterator[Step]) -> AsyncIterator[Step]:
         interval = self.streaming.interval
-        return steps if interval == 1 else joined(steps, interval)
+        return steps if interval == 1 else joined(first, steps, interval)
 
     async def _fail(self, request: web.Request, response: web.StreamResponse, body: Json) -> None:
         request[OUTCOME] = "server_error"
